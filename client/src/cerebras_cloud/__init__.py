@@ -1,0 +1,1 @@
+"""Python SDK and command line of the Cerebras Cloud emulator."""

@@ -1,0 +1,58 @@
+"""The run configuration: what run.yaml may say, in the vendor's names."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, JsonValue, NonNegativeInt, PositiveInt, StringConstraints
+
+from cerebras_contract.digests import sha256_of_json
+from cerebras_contract.model import ContractModel
+
+Label = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*=[A-Za-z0-9._-]*$")]
+
+
+class RunConfigSection(ContractModel):
+    """`runconfig` of run.yaml. None means: not said here, so a weaker source or the default decides."""
+
+    model_config = ConfigDict(strict=True)  # '3' in quotes is not a number
+
+    target_device: Literal["CPU", "CSX"] | None = None
+    system: str | None = None
+    num_csx: PositiveInt | None = None
+    max_steps: PositiveInt | None = None
+    checkpoint_steps: NonNegativeInt | None = None
+    log_steps: PositiveInt | None = None
+    seed: NonNegativeInt | None = None
+    job_labels: list[Label] | None = None
+    job_priority: Literal["p1", "p2", "p3"] | None = None
+
+
+class RunConfiguration(ContractModel):
+    """run.yaml. The sections other than `runconfig` are the user's own and reach the script as they are."""
+
+    runconfig: RunConfigSection = RunConfigSection()
+    model: dict[str, JsonValue] = Field(default_factory=dict)
+    optimizer: dict[str, JsonValue] = Field(default_factory=dict)
+    train_input: dict[str, JsonValue] = Field(default_factory=dict)
+    eval_input: dict[str, JsonValue] = Field(default_factory=dict)
+
+    def said(self) -> dict[str, Any]:
+        """The configuration as nested dictionaries, without what it leaves open."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+# Keys that change a run but not the compiled program: left out of an artifact's keys.
+RUN_TIME_KEYS: dict[str, frozenset[str]] = {
+    "runconfig": frozenset(
+        {"target_device", "max_steps", "checkpoint_steps", "log_steps", "seed", "job_labels", "job_priority"}
+    ),
+    "optimizer": frozenset({"lr", "learning_rate"}),
+}
+
+
+def compile_time_digest(configuration: RunConfiguration) -> str:
+    """Digest of what may change the compiled program: the configuration less `RUN_TIME_KEYS`."""
+    sections = {
+        name: {key: value for key, value in section.items() if key not in RUN_TIME_KEYS.get(name, frozenset())}
+        for name, section in configuration.said().items()
+    }
+    return sha256_of_json({name: section for name, section in sections.items() if section})

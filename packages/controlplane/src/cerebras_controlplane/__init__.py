@@ -1,0 +1,1 @@
+"""Jobs, queues, artifacts and telemetry of the Cerebras Cloud emulator."""

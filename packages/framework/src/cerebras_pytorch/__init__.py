@@ -1,0 +1,1 @@
+"""The PyTorch front end of the Cerebras Cloud emulator."""

@@ -1,0 +1,1 @@
+"""The embedded cluster of the Cerebras Cloud emulator."""

@@ -1,0 +1,1 @@
+"""Compiler and simulator of a wafer-scale engine."""

@@ -1,0 +1,1 @@
+"""The compile worker of the Cerebras Cloud emulator."""

@@ -1,0 +1,1 @@
+"""The run worker of the Cerebras Cloud emulator."""
