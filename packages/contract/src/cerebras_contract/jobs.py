@@ -39,7 +39,7 @@ class StageView(ContractModel):
 
 
 class JobView(ContractModel):
-    """A job as the API shows it. `step` and `max_steps` are None until training starts."""
+    """A job as the API shows it. Steps and rates are those of the newest progress event, None before it."""
 
     id: str
     name: str
@@ -55,6 +55,8 @@ class JobView(ContractModel):
     artifact_key: str | None = None
     step: int | None = None
     max_steps: int | None = None
+    wall_samples_per_second: float | None = None
+    device_samples_per_second: float | None = None
     error: ErrorReport | None = None
 
 

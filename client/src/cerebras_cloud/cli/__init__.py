@@ -1,0 +1,1 @@
+"""The command line `cerebras-cloud`: `main` first, then one module a group of commands."""

@@ -1,0 +1,55 @@
+"""`submit`: pack, upload, create the job, follow it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cerebras_cloud.cli.follow import follow_job
+from cerebras_cloud.cli.output import HomeOption, command_line, open_client, say
+from cerebras_cloud.cli.overrides import effective_configuration
+from cerebras_cloud.submission import Submission
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(submit)
+
+
+def submit(
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="The Python script to run.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGUMENTS]", help="Arguments of the script.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="The run configuration, a run.yaml.")] = None,
+    root: Annotated[
+        Path | None, typer.Option(help="Folder to send, and the working directory. [default: the script's]")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="A name for people.")] = None,
+    system: Annotated[str | None, typer.Option(help="The system to run on, as cs-2.")] = None,
+    max_steps: Annotated[int | None, typer.Option(min=1, help="Train this many steps.")] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set a value of run.yaml.")
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Print the job's id and return at once.")] = False,
+    home: HomeOption = None,
+) -> None:
+    """Run a script on the cluster: send its folder, create a job, and follow it to the end."""
+    shortcuts = [("runconfig.system", system), ("runconfig.max_steps", max_steps)]
+    given = [f"{key}={value}" for key, value in shortcuts if value is not None]
+    submission = Submission(
+        script=script,
+        root=root,
+        arguments=tuple(arguments or ()),
+        name=name,
+        configuration=effective_configuration(config, [*(assignments or ()), *given]),
+        configuration_file=config,
+    )
+    with open_client(home) as client:
+        job = client.jobs.submit(submission, say)
+        if detach:
+            say(f"follow it with: {command_line(home, 'follow', job.id)}")
+            print(job.id)
+            return
+        say(f"submitted {job.id}")
+        raise typer.Exit(follow_job(client, job.id, home))

@@ -1,0 +1,74 @@
+"""Processes of the operating system: start one, find it again later, end it with everything it started."""
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from cerebras_contract.cluster import ProcessRecord
+
+KILL_WAIT_SECONDS = 5
+# Linux computes a start time from the time of booting, which shifts a little when the clock is set.
+START_TIME_TOLERANCE_SECONDS = 2
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+
+
+def start(command: Sequence[str], environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a command in a session of its own, so that a Ctrl-C in our terminal is not one for it."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            command,
+            env=os.environ | environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def record(name: str, pid: int) -> ProcessRecord:
+    """What it takes to find a living process again."""
+    return ProcessRecord(name=name, pid=pid, started_at=psutil.Process(pid).create_time())
+
+
+def find(known: ProcessRecord) -> psutil.Process | None:
+    """The process, None if it has ended: also where its pid now belongs to another."""
+    try:
+        process = psutil.Process(known.pid)
+        same = abs(process.create_time() - known.started_at) < START_TIME_TOLERANCE_SECONDS
+        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+    except psutil.NoSuchProcess:
+        return None
+
+
+def end(processes: Sequence[psutil.Process], grace_seconds: float) -> None:
+    """Ask processes to end, wait, then kill those that have not, and whatever they had started."""
+    family = [child for process in processes for child in descendants(process)]
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    psutil.wait_procs(processes, timeout=grace_seconds)
+    left = [process for process in [*processes, *family] if process.is_running()]
+    for process in left:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(left, timeout=KILL_WAIT_SECONDS)
+
+
+def descendants(process: psutil.Process) -> list[psutil.Process]:
+    """Everything a process has started that still lives."""
+    try:
+        return list(process.children(recursive=True))
+    except psutil.NoSuchProcess:
+        return []
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent dies, so that they can still be found. Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
