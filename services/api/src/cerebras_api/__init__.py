@@ -1,1 +1,1 @@
-"""The HTTP API of the Cerebras Cloud emulator."""
+"""The HTTP API: thin routes over the control plane. `app` builds it, `routes` are its domains."""

@@ -1,1 +1,1 @@
-"""The compile worker of the Cerebras Cloud emulator."""
+"""The compile worker: runs the user's script up to `compile`, and keeps the artifact it leaves."""

@@ -1,1 +1,1 @@
-"""The run worker of the Cerebras Cloud emulator."""
+"""The run worker: runs the user's script on an artifact."""

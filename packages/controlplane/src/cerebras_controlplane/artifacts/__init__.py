@@ -1,0 +1,1 @@
+"""Artifacts: found by their input key, kept by their artifact key."""

@@ -1,0 +1,1 @@
+"""The doorbell: Redis only wakes workers, the database says what there is to do."""

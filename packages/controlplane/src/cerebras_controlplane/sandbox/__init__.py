@@ -1,0 +1,1 @@
+"""The user's process: what it may see, how it starts, how it ends."""

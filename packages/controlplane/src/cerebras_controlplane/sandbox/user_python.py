@@ -1,0 +1,70 @@
+"""The user's Python: where it lives, and which versions it compiles with."""
+
+import json
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from cerebras_contract.artifacts import Versions
+from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
+
+PROBE_SECONDS = 60
+PROBE = """
+import importlib.metadata, json, os, sys
+def version(name):
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "absent"
+print(json.dumps({
+    "places": [sys.prefix, sys.base_prefix, os.path.realpath(sys.executable), *sys.path],
+    "compiler": version("cerebras-emulator-wafer"),
+    "torch": version("torch"),
+}))
+"""
+
+
+@dataclass(frozen=True)
+class UserPython:
+    """An interpreter, the places it reads from, and the versions that are ingredients of an input key."""
+
+    executable: Path
+    places: tuple[Path, ...]
+    versions: Versions
+
+
+def probe_user_python(executable: Path, environment: dict[str, str]) -> UserPython:
+    """Ask an interpreter about itself, without importing torch; raises `ReportedError` if it cannot answer."""
+    try:
+        answer = subprocess.run(
+            [executable, "-c", PROBE],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PROBE_SECONDS,
+            check=True,
+        )
+        found = json.loads(answer.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise ReportedError(
+            ErrorReport(
+                code=ErrorCode.CONFIG_INVALID,
+                message=f"the user's Python {executable} does not run: {error}",
+                advice="Set CEREBRAS_USER_PYTHON to the interpreter of an environment with cerebras_pytorch.",
+            )
+        ) from None
+    places = [executable, executable.resolve(), *(Path(place) for place in found["places"] if place)]
+    return UserPython(
+        executable=executable,
+        places=_without_covered([place for place in places if place.exists()]),
+        versions=Versions(compiler=found["compiler"], torch=found["torch"]),
+    )
+
+
+def _without_covered(places: list[Path]) -> tuple[Path, ...]:
+    """Places that no other place holds, outermost first."""
+    kept: list[Path] = []
+    for place in sorted(set(places), key=lambda path: len(path.parts)):
+        if not any(place.is_relative_to(other) for other in kept):
+            kept.append(place)
+    return tuple(kept)

@@ -1,0 +1,1 @@
+"""Bytes, keyed by their digest."""

@@ -1,0 +1,1 @@
+"""What a running process tells: its log, its metrics, its checkpoints."""

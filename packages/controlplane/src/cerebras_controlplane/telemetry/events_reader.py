@@ -1,0 +1,63 @@
+"""Reads lines of events.jsonl. They come from user code, so a line may hold anything."""
+
+import math
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from cerebras_contract.events import RUN_EVENT, MetricEvent, RunEvent, WarningEvent
+
+MAX_STEP = 2**53  # beyond it JSON readers lose digits
+MAX_NAME_CHARACTERS = 200
+MAX_VALUES_PER_EVENT = 1000
+MAX_MESSAGE_CHARACTERS = 2000
+
+
+@dataclass(frozen=True)
+class EventLines:
+    """The events of some lines, and how many lines were none."""
+
+    events: list[RunEvent]
+    unreadable: int
+
+
+def read_event_lines(lines: list[bytes], after: int) -> EventLines:
+    """Parse lines, leaving out events whose sequence is not above `after` or an earlier line's."""
+    events: list[RunEvent] = []
+    unreadable = 0
+    for line in lines:
+        event = _read(line)
+        if event is None:
+            unreadable += 1
+        elif event.sequence > after:
+            after = event.sequence
+            events.append(event)
+    return EventLines(events, unreadable)
+
+
+def _read(line: bytes) -> RunEvent | None:
+    try:
+        event = RUN_EVENT.validate_json(line)
+    except ValidationError:
+        return None
+    return event if _is_sane(event) else None
+
+
+def _is_sane(event: RunEvent) -> bool:
+    """The database can hold it."""
+    step = getattr(event, "step", 0)
+    if not math.isfinite(event.time) or not 0 <= step <= MAX_STEP or abs(event.sequence) > MAX_STEP:
+        return False
+    if isinstance(event, MetricEvent):
+        device_seconds = event.device_seconds
+        return (
+            len(event.values) <= MAX_VALUES_PER_EVENT
+            and all(0 < len(name) <= MAX_NAME_CHARACTERS and name.isprintable() for name in event.values)
+            and (device_seconds is None or math.isfinite(device_seconds))
+        )
+    return True
+
+
+def message_of(warning: WarningEvent) -> str:
+    """A warning's text, cut to what a list of events can show."""
+    return warning.message.replace("\0", "")[:MAX_MESSAGE_CHARACTERS]

@@ -1,0 +1,1 @@
+"""Bundles: checked when they arrive, unpacked where they run."""

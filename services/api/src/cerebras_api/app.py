@@ -1,0 +1,45 @@
+"""Builds the application."""
+
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+from fastapi import Depends, FastAPI
+
+from cerebras_api.context import authorize, open_context
+from cerebras_api.errors import handle_errors
+from cerebras_api.guard import Guard
+from cerebras_api.routes import artifacts, bundles, checkpoints, cluster, jobs, stream, telemetry
+from cerebras_contract.wire import API_PREFIX
+from cerebras_controlplane.jobs.reconcile import sweep_until
+from cerebras_controlplane.settings import Settings
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The API over the database, blob folder and broker that the settings name."""
+    context = open_context(settings)
+
+    @asynccontextmanager
+    async def reconciling(_app: FastAPI) -> AsyncIterator[None]:
+        stop = threading.Event()
+        arguments = (stop, context.sessions, context.celery, settings)
+        sweeper = threading.Thread(target=sweep_until, args=arguments, name="reconciler", daemon=True)
+        sweeper.start()
+        yield
+        stop.set()
+        sweeper.join()
+
+    app = FastAPI(
+        title="Cerebras Cloud emulator",
+        version=version("cerebras-emulator-api"),
+        lifespan=reconciling,
+        separate_input_output_schemas=False,
+    )
+    app.state.context = context
+    app.include_router(cluster.public, prefix=API_PREFIX)
+    for room in (cluster, bundles, jobs, telemetry, stream, checkpoints, artifacts):
+        app.include_router(room.router, prefix=API_PREFIX, dependencies=[Depends(authorize)])
+    handle_errors(app)
+    app.add_middleware(Guard, allowed_hosts=settings.allowed_hosts)
+    return app
