@@ -1,9 +1,9 @@
 """The artifact: what compile leaves in `compile/`, and what any number of run workers execute.
 
-    manifest.json   `Manifest`: what the artifact is made of and for, and the digest of every other file
-    plan.json       `Plan`: what runs where, when, in how many cycles
-    report.json     `Report`;  report.txt  the same for people
-    forward.pt2  loss.pt2  backward.pt2  update.pt2  evaluate.pt2    serialized functional ATen programs
+manifest.json   `Manifest`: what the artifact is made of and for, and the digest of every other file
+plan.json       `Plan`: what runs where, when, in how many cycles
+report.json     `Report`;  report.txt  the same for people
+forward.pt2  loss.pt2  backward.pt2  update.pt2  evaluate.pt2    serialized functional ATen programs
 """
 
 from enum import StrEnum
@@ -104,6 +104,8 @@ class Manifest(ContractModel):
     inputs: list[TensorSpec]
     targets: list[TensorSpec]
     outputs: list[TensorSpec]
+    output_tree: str
+    """How the flat outputs are nested in what the model returns, as PyTorch's pytree writes it."""
     optimizer: OptimizerSpec
     programs: dict[ProgramName, ProgramSpec]
     digests: dict[str, str]
@@ -111,7 +113,8 @@ class Manifest(ContractModel):
 
 
 class KernelPlan(ContractModel):
-    """One kernel of the step. `cycles` are of the whole fabric, for one micro-batch."""
+    """One kernel of the step. `cycles` are of the whole fabric, for one micro-batch; 0 in phase update, which
+    runs beside the weights, off the wafer."""
 
     name: str
     kind: str
@@ -168,7 +171,6 @@ class Plan(ContractModel):
     micro_batches_per_step: int
     kernels: list[KernelPlan]
     layers: list[LayerPlan]
-    update_cycles: int
     step_cycles: int
     evaluation_cycles: int
     memory: MemoryEstimate
@@ -210,5 +212,4 @@ class Report(ContractModel):
     parameters: int
     memory: MemoryEstimate
     layers: list[LayerReport]
-    warnings: list[str]
     trust: str

@@ -1,8 +1,8 @@
 """A checkpoint: `checkpoints/step_N/`, complete or absent.
 
-    checkpoint.json      `CheckpointManifest`, written last
-    model.safetensors    parameters and buffers, by the bare module's names (no `module.` before them)
-    optimizer.safetensors    state tensors, named `parameter/state`
+checkpoint.json      `CheckpointManifest`, written last
+model.safetensors    parameters and buffers, by the bare module's names (no `module.` before them)
+optimizer.safetensors    state tensors, named `parameter/state`
 """
 
 from pydantic import JsonValue

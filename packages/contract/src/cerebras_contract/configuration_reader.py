@@ -99,7 +99,9 @@ def _expectation(message: str) -> str:
 
 
 def _did_you_mean(location: tuple[str, ...]) -> str:
-    section: type[BaseModel] = RunConfigSection if location[0] == "runconfig" and len(location) > 1 else RunConfiguration
+    section: type[BaseModel] = (
+        RunConfigSection if location[0] == "runconfig" and len(location) > 1 else RunConfiguration
+    )
     known = sorted(section.model_fields)
     near = get_close_matches(location[-1], known, n=1)
     if near:

@@ -1,1 +1,16 @@
-"""The PyTorch front end of the Cerebras Cloud emulator."""
+"""The PyTorch front end: what a training script imports as `cbt`.
+
+with cbt.init_context() as context:
+    compiled_model = cbt.compile(model, optimizer, criterion, train_loader)
+"""
+
+from importlib.metadata import version
+
+from cerebras_pytorch import amp, nn, utils
+from cerebras_pytorch.compilation import compile  # noqa: A004 (the name scripts use)
+from cerebras_pytorch.context import Context, init_context, log_metrics
+from cerebras_wafer.errors import CompileError
+
+__version__ = version("cerebras-emulator-pytorch")
+
+__all__ = ["CompileError", "Context", "__version__", "amp", "compile", "init_context", "log_metrics", "nn", "utils"]

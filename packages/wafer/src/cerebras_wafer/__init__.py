@@ -1,1 +1,8 @@
-"""Compiler and simulator of a wafer-scale engine."""
+"""Compiler and simulator of a wafer-scale engine.
+
+`compiler` turns a captured training step into an artifact; `simulator` loads and executes one.
+"""
+
+from importlib.metadata import version
+
+COMPILER_VERSION = version("cerebras-emulator-wafer")

@@ -1,0 +1,123 @@
+"""One module call as a functional ATen graph over flat tensors."""
+
+import warnings
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch._functorch._aot_autograd.descriptors import (
+    AOTInput,
+    AOTOutput,
+    BufferAOTInput,
+    GradAOTOutput,
+    InputMutationAOTOutput,
+    ParamAOTInput,
+    PlainAOTInput,
+    PlainAOTOutput,
+    TangentAOTInput,
+)
+from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+from torch.utils import _pytree as pytree
+
+from cerebras_wafer.compiler.frontends.training_step import Program
+from cerebras_wafer.errors import CompileError, CompilerBug
+
+NameInput = Callable[[int], str]
+
+
+class Traced(NamedTuple):
+    """A program, and how its outputs are nested in what the module returned."""
+
+    program: Program
+    output_tree: pytree.TreeSpec
+
+
+def trace(module: nn.Module, arguments: tuple[Any, ...], name_input: NameInput) -> Traced:
+    """Trace `module(*arguments)` under fake tensors: forward, and backward where gradients are on.
+
+    `name_input` gives the role of a flat input by its number. Raises `CompileError` where the module's code
+    cannot be captured.
+    """
+    with warnings.catch_warnings(), ExitStack() as stack:
+        warnings.simplefilter("ignore")  # about PyTorch's own internals; the user's script keeps its warnings
+        exported = _export(module, arguments)
+        joint = aot_export_joint_with_descriptors(
+            stack, exported.module(check_guards=False), arguments, decompositions={}
+        )
+    graph_module = joint.graph_module
+    assert isinstance(graph_module, torch.fx.GraphModule)
+    placeholders = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
+    inputs = tuple(_input_role(node.meta["desc"], name_input) for node in placeholders)
+    output_node = graph_module.graph.output_node()
+    outputs = tuple(_output_role(desc, name_input) for desc in output_node.meta["desc"])
+    return Traced(_without_unnamed(graph_module, inputs, outputs), joint.out_spec)
+
+
+def _export(module: nn.Module, arguments: tuple[Any, ...]) -> torch.export.ExportedProgram:
+    try:
+        return torch.export.export(module, arguments, strict=False)
+    except Exception as error:
+        raise _cannot_capture(module, error) from error
+
+
+def _cannot_capture(module: nn.Module, error: Exception) -> CompileError:
+    """The first line of what PyTorch says, with the user's innermost line that led there."""
+    file, line = None, None
+    frame = error.__traceback__
+    while frame is not None:
+        path = frame.tb_frame.f_code.co_filename
+        if not any(part in path for part in ("/torch/", "/cerebras_pytorch/", "/cerebras_wafer/")) and path[:1] != "<":
+            file, line = path, frame.tb_lineno
+        frame = frame.tb_next
+    reason = next((text for text in str(error).splitlines() if text.strip()), type(error).__name__)
+    return CompileError(
+        f"{type(module).__name__} cannot be captured: {reason.strip()}",
+        file=file,
+        line=line,
+        advice="A compiled model has fixed shapes and no Python control flow that depends on tensor values"
+        " (no .item(), no `if` on a tensor); torch.where chooses between values.",
+    )
+
+
+def _input_role(desc: AOTInput, name_input: NameInput) -> str:
+    match desc:
+        case ParamAOTInput():
+            return f"parameter:{desc.target}"
+        case BufferAOTInput():
+            return f"buffer:{desc.target}"
+        case PlainAOTInput():
+            return name_input(desc.idx)
+        case TangentAOTInput(output=PlainAOTOutput(idx=number)):
+            return f"tangent:{number}"
+    raise CompilerBug(f"no role for the input {desc!r}")
+
+
+def _output_role(desc: AOTOutput | None, name_input: NameInput) -> str | None:
+    match desc:
+        case PlainAOTOutput():
+            return f"output:{desc.idx}"
+        case GradAOTOutput(grad_of=ParamAOTInput(target=name)):
+            return f"gradient:{name}"
+        case InputMutationAOTOutput(mutated_input=mutated):
+            return _input_role(mutated, name_input)
+        case None:
+            return None
+    raise CompilerBug(f"no role for the output {desc!r}")
+
+
+def _without_unnamed(
+    graph_module: torch.fx.GraphModule, inputs: tuple[str, ...], outputs: tuple[str | None, ...]
+) -> Program:
+    """Drop what the graph returns for inputs that have no gradient."""
+    output_node = graph_module.graph.output_node()
+    (returned,) = output_node.args
+    assert isinstance(returned, (tuple, list))
+    named = [
+        (node, role) for node, role in zip(returned, outputs, strict=True) if role is not None and node is not None
+    ]
+    output_node.args = (tuple(node for node, _ in named),)
+    output_node.meta.pop("desc", None)
+    graph_module.recompile()
+    return Program(graph_module, inputs, tuple(role for _, role in named))

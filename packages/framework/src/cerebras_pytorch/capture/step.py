@@ -1,0 +1,101 @@
+"""Capture of a whole training step: forward, loss, backward, update, and forward in eval mode."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
+
+from cerebras_pytorch.capture.batch import Batch, flat_tensors
+from cerebras_pytorch.capture.functional import Traced, trace
+from cerebras_pytorch.capture.optimizer import capture_update, initialise_state, optimizer_spec, slots_of
+from cerebras_wafer.compiler.frontends.flat import node_value, output_nodes
+from cerebras_wafer.compiler.frontends.training_step import Program, TrainingStep, tensor_spec
+from cerebras_wafer.errors import CompileError
+
+
+def capture_step(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, batch: Batch) -> TrainingStep:
+    """Capture one training step of the bare module `model`. No weight is changed and no random number drawn."""
+    with _mode(model, training=True), torch.enable_grad():
+        joint = trace(model, batch.inputs, lambda number: f"input:{number}")
+    with _mode(model, training=False), torch.no_grad():
+        evaluate = trace(model, batch.inputs, lambda number: f"input:{number}")
+    outputs = _output_values(joint.program)
+    loss = _capture_loss(criterion, joint, outputs, batch)
+    trained = trained_names(joint.program)
+    if not trained:
+        raise CompileError("no parameter of the model has a gradient", advice="Nothing would be trained.")
+    slots = slots_of(optimizer, parameters_by_name(model, trained))
+    initialise_state(optimizer, slots)
+    spec = optimizer_spec(optimizer, slots)
+    return TrainingStep(
+        joint=joint.program,
+        loss=loss,
+        update=capture_update(optimizer, slots, spec),
+        evaluate=evaluate.program,
+        parameters=tuple(tensor_spec(*named) for named in model.named_parameters(remove_duplicate=False)),
+        trained=tuple(slot.name for slot in slots),
+        buffers=tuple(tensor_spec(*named) for named in model.named_buffers(remove_duplicate=False)),
+        inputs=tuple(tensor_spec(str(n), tensor) for n, tensor in enumerate(flat_tensors(batch.inputs))),
+        targets=tuple(tensor_spec(str(n), tensor) for n, tensor in enumerate(flat_tensors(batch.target))),
+        outputs=tuple(tensor_spec(str(n), tensor) for n, tensor in enumerate(outputs)),
+        output_tree=pytree.treespec_dumps(joint.output_tree),
+        optimizer=spec,
+        batch_size=batch.size,
+    )
+
+
+def trained_names(joint: Program) -> list[str]:
+    """Names of the parameters that have a gradient."""
+    return [role.removeprefix("gradient:") for role in joint.outputs if role.startswith("gradient:")]
+
+
+def parameters_by_name(model: nn.Module, names: list[str]) -> dict[nn.Parameter, str]:
+    """The parameters of these names. Of a tied weight, one name has the gradient."""
+    by_name = dict(model.named_parameters(remove_duplicate=False))
+    return {by_name[name]: name for name in names}
+
+
+@contextmanager
+def _mode(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """Put every module in train or eval mode, and back as each was."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.train(training)
+    try:
+        yield
+    finally:
+        for module, was_training in modes:
+            module.training = was_training
+
+
+def _output_values(joint: Program) -> list[Tensor]:
+    """The fake tensors that stand for the model's outputs."""
+    pairs = zip(output_nodes(joint.graph_module), joint.outputs, strict=True)
+    return [node_value(node) for node, role in pairs if node is not None and role.startswith("output:")]
+
+
+def _capture_loss(criterion: nn.Module, joint: Traced, outputs: list[Tensor], batch: Batch) -> Program:
+    """The criterion as a program of its own: outputs and target in, loss out."""
+    count = len(outputs)
+
+    def role(number: int) -> str:
+        return f"output:{number}" if number < count else f"target:{number - count}"
+
+    examples = [torch.empty(value.shape, dtype=value.dtype) for value in outputs]
+    arguments = (pytree.tree_unflatten(examples, joint.output_tree), batch.target)
+    with torch.no_grad():
+        traced = trace(criterion, arguments, role).program
+    values = [node_value(node) for node in output_nodes(traced.graph_module) if node is not None]
+    if len(values) != 1 or values[0].numel() != 1:
+        raise CompileError(
+            f"the criterion {type(criterion).__name__} must return one number, not {_shapes(values)}",
+            advice="Reduce the loss, with reduction='mean' for one.",
+        )
+    return Program(traced.graph_module, traced.inputs, ("loss:0",))
+
+
+def _shapes(values: list[Tensor]) -> Any:
+    return [list(value.shape) for value in values]

@@ -1,0 +1,157 @@
+"""`compile`: capture the training step, compile it once, and train from the artifact."""
+
+import time
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+from torch import nn
+from torch.optim import Optimizer
+
+from cerebras_contract.artifacts import PrecisionSpec, Report
+from cerebras_contract.digests import sha256_of_json
+from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
+from cerebras_contract.events import ArtifactEvent
+from cerebras_contract.states import StageKind
+from cerebras_pytorch.amp import MixedPrecision
+from cerebras_pytorch.capture.batch import Batch, divide
+from cerebras_pytorch.capture.step import capture_step
+from cerebras_pytorch.context import Context, active_context
+from cerebras_pytorch.data.loader import DataLoader
+from cerebras_pytorch.endings import CompilePhaseEnd
+from cerebras_pytorch.ingredients import ingredients_of, what_changed
+from cerebras_pytorch.log import logger
+from cerebras_pytorch.nn import bare_module
+from cerebras_pytorch.training.model import CompiledModel
+from cerebras_pytorch.training.start import start_training
+from cerebras_wafer.compiler.emit import write_artifact
+from cerebras_wafer.compiler.frontends.training_step import CompileOptions
+from cerebras_wafer.compiler.pipeline import compile_step
+from cerebras_wafer.compiler.report.text import megabytes
+from cerebras_wafer.errors import CompileError
+from cerebras_wafer.simulator.load import is_complete, read_manifest
+
+
+@dataclass(frozen=True)
+class Training:
+    """What the user gave to `compile`, looked at once."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    criterion: nn.Module
+    loader: DataLoader
+    batch: Batch
+    options: CompileOptions
+
+
+def compile(  # noqa: A001 (the name scripts use)
+    model: nn.Module,
+    optimizer: Optimizer,
+    criterion: nn.Module,
+    train_loader: DataLoader,
+    mixed_precision: MixedPrecision | None = None,
+) -> CompiledModel:
+    """Compile one training step and return the model that runs it.
+
+    The step is forward, `criterion(output, target)`, backward and `optimizer.step()` on batches
+    `(inputs, target)` of the size of the loader's first. By hand, an artifact that fits is used again. In phase
+    compile of a job the script ends here; in phase execute the job's artifact is loaded and nothing is traced.
+    Raises `CompileError` where the step cannot be mapped onto a wafer.
+    """
+    context = active_context()
+    _refuse_wrong_arguments(context, model, optimizer, criterion, train_loader)
+    settings = context.settings
+    training = Training(
+        model=model,
+        optimizer=optimizer,
+        criterion=criterion,
+        loader=train_loader,
+        batch=divide(train_loader.first_batch()),
+        options=CompileOptions(
+            system=settings.system,
+            num_csx=settings.num_csx,
+            precision=mixed_precision.spec() if mixed_precision else PrecisionSpec(),
+        ),
+    )
+    if context.process.stage != StageKind.EXECUTE:
+        _ensure_artifact(context, training)
+    if context.process.stage == StageKind.COMPILE:
+        raise CompilePhaseEnd
+    context.session, compiled_model = start_training(context.process, context.settings, context.events, training)
+    return compiled_model
+
+
+def _refuse_wrong_arguments(
+    context: Context, model: object, optimizer: object, criterion: object, loader: object
+) -> None:
+    if context.session is not None or context.process.artifact_key is not None:
+        raise ReportedError(
+            ErrorReport(
+                code=ErrorCode.SCRIPT_COMPILED_TWICE,
+                message="cerebras_pytorch.compile was called a second time",
+                advice="A job trains one compiled model: call compile once, and submit one job a model.",
+            )
+        )
+    for name, value, kind, advice in (
+        ("model", model, nn.Module, "Pass the module that is trained."),
+        ("optimizer", optimizer, Optimizer, "Pass an optimizer of torch.optim over the model's parameters."),
+        ("criterion", criterion, nn.Module, "Pass a module such as nn.CrossEntropyLoss(), not a function."),
+        ("train_loader", loader, DataLoader, "Wrap it: cbt.utils.data.DataLoader(loader)."),
+    ):
+        if not isinstance(value, kind):
+            raise CompileError(f"{name} is a {type(value).__name__}, not a {kind.__name__}", advice=advice)
+
+
+def _ensure_artifact(context: Context, training: Training) -> None:
+    """Use the artifact in `compile/` where it fits, else say what changed and compile."""
+    folder = context.process.run_directory.compile
+    model = bare_module(training.model)
+    ingredients = ingredients_of(
+        model, training.criterion, training.optimizer, training.batch, training.options, context.process.configuration
+    )
+    input_key = sha256_of_json(ingredients)
+    started = time.monotonic()
+    existing = read_manifest(folder)
+    if existing and existing.input_key == input_key and is_complete(folder, existing):
+        logger.info(f"Found the artifact {existing.artifact_key} in {folder.name}/: nothing changed, not compiling")
+        key = existing.artifact_key
+    else:
+        if existing:
+            changes = what_changed(existing.ingredients, ingredients) or ["files of the artifact"]
+            logger.info(f"Recompiling, because this changed: {'; '.join(changes)}")
+        key = _compile_into(context, training, input_key, ingredients)
+    context.process.artifact_key = key
+    seconds = time.monotonic() - started
+    compiled = not (existing and existing.input_key == input_key)
+    context.events.append(ArtifactEvent, artifact_key=key, compiled=compiled, seconds=seconds)
+
+
+def _compile_into(context: Context, training: Training, input_key: str, ingredients: dict[str, JsonValue]) -> str:
+    started = time.monotonic()
+    logger.info("Compiling the training step; this is done once for a model, batch size and system")
+    step = capture_step(bare_module(training.model), training.criterion, training.optimizer, training.batch)
+    logger.info(f"Captured the graph: {len(step.parameters)} parameters, optimizer {step.optimizer.name}")
+    compiled = compile_step(step, training.options, logger.info)
+    folder = context.process.run_directory.compile
+    write_artifact(compiled, folder, input_key, ingredients)
+    (folder / ".cerebrasignore").write_text("*\n", encoding="utf-8")
+    _log_report(compiled.report)
+    logger.info(f"Compile report: {folder.name}/report.txt")
+    logger.info(f"Compiled {compiled.key} into {folder.name}/ in {time.monotonic() - started:.1f} s")
+    return compiled.key
+
+
+def _log_report(report: Report) -> None:
+    memory = report.memory
+    for layer in report.layers:
+        logger.info(
+            f"Layer {layer.name}: {layer.seconds * 1e3:.3f} ms a step, weights {megabytes(layer.weight_bytes)},"
+            f" bound by {layer.bound}"
+        )
+    logger.info(
+        f"Memory estimate: weights {megabytes(memory.weights_bytes)}, optimizer state"
+        f" {megabytes(memory.optimizer_state_bytes)}, activations {megabytes(memory.activations_bytes)} of"
+        f" {memory.wafer_sram_bytes / 1e9:.1f} GB on the wafer"
+    )
+    logger.info(
+        f"Estimated rate on {report.system}: {report.samples_per_second:,.0f} samples/s of device time (uncalibrated)"
+    )

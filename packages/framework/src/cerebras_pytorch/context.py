@@ -1,0 +1,115 @@
+"""The context: what a script's run is made of, from `init_context` to its exit."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cerebras_contract.configuration import RunConfigSection
+from cerebras_contract.configuration_reader import read_configuration
+from cerebras_contract.run_directory import StageResult
+from cerebras_contract.systems import load_system
+from cerebras_pytorch.events import EventWriter
+from cerebras_pytorch.log import logger, set_up_log
+from cerebras_pytorch.process import Process, current_process
+from cerebras_pytorch.settings import RunSettings, resolve
+from cerebras_pytorch.training.session import TrainingSession
+
+
+class Context:
+    """One run of a script: its parameters, its settings, and, once compiled, its training session."""
+
+    def __init__(self, process: Process, config: Path | None) -> None:
+        self.process = process
+        self._from_job = process.configuration
+        self._from_file = read_configuration(config) if config else None
+        self._from_script = RunConfigSection()
+        self.session: TrainingSession | None = None
+        self.events = EventWriter(process.run_directory.events)
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The sections of run.yaml (`model`, `optimizer`, `train_input`, `eval_input`, `runconfig`).
+
+        A section that is not there is empty; so is everything where there is no file.
+        """
+        sections: defaultdict[str, Any] = defaultdict(dict)
+        for source in (self._from_file, self._from_job):
+            for name, section in source.said().items() if source else ():
+                if section:
+                    sections[name] = {**sections[name], **section}
+        return sections
+
+    @property
+    def settings(self) -> RunSettings:
+        """What is decided: the job's configuration first, then the script's file, then `set_run_config`."""
+        from_file = [self._from_file.runconfig] if self._from_file else []
+        return resolve(self._from_job.runconfig, *from_file, self._from_script)
+
+    def set_run_config(self, config: RunConfigSection) -> None:
+        """Set what neither the command line nor run.yaml says. Call it before `compile`."""
+        if self.session is not None:
+            raise RuntimeError("set_run_config must be called before cerebras_pytorch.compile")
+        self._from_script = RunConfigSection.model_validate(config.model_dump())
+        load_system(self.settings.system)
+
+    def announce(self) -> None:
+        """Say where this run takes place."""
+        settings = self.settings
+        spec = load_system(settings.system)
+        logger.info(
+            f"Cerebras context: {self.process.stage or 'local'}, target {settings.target_device}, system {spec.name}"
+            f" ({spec.engine}, {spec.processing_elements:,} PEs, emulated)"
+        )
+
+
+_active: Context | None = None
+
+
+def active_context() -> Context:
+    """The context that is open. Raises `RuntimeError` outside of one."""
+    if _active is None:
+        raise RuntimeError(
+            "there is no open context: use this inside `with cerebras_pytorch.init_context() as context:`"
+        )
+    return _active
+
+
+@contextmanager
+def init_context(config: str | Path | None = None) -> Iterator[Context]:
+    """Open the context of a run.
+
+    `config` names a run.yaml for runs by hand; a submitted job's own configuration wins over it.
+    """
+    global _active
+    if _active is not None:
+        raise RuntimeError("a context is open already; a process has one at a time")
+    set_up_log()
+    context = Context(current_process(), Path(config) if config is not None else None)
+    _active = context
+    try:
+        context.announce()
+        yield context
+        _finish(context)
+    finally:
+        _active = None
+        context.events.close()
+
+
+def _finish(context: Context) -> None:
+    """End the last step, save what is due, and, by hand, leave the result (for a job, `launch` does)."""
+    if context.session is None:
+        return
+    context.session.finish()
+    if context.process.stage is None:
+        step, key = context.process.last_step, context.process.artifact_key
+        context.process.write_result(StageResult(status="succeeded", last_step=step, artifact_key=key))
+
+
+def log_metrics(metrics: dict[str, Any]) -> None:
+    """Record values other than the loss, by name: numbers or tensors of one element."""
+    context = active_context()
+    values = {name: float(value) for name, value in metrics.items()}
+    if context.session is not None:
+        context.session.log_metrics(values)

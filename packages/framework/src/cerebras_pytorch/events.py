@@ -1,0 +1,34 @@
+"""Appends to `events.jsonl`: one line an event, each with the next sequence number."""
+
+import time
+from pathlib import Path
+from typing import TypeVar
+
+from cerebras_contract.events import (
+    ArtifactEvent,
+    CheckpointEvent,
+    MetricEvent,
+    ProgressEvent,
+    TrainingStartsEvent,
+    WarningEvent,
+)
+
+Event = TypeVar("Event", MetricEvent, ProgressEvent, CheckpointEvent, ArtifactEvent, TrainingStartsEvent, WarningEvent)
+
+
+class EventWriter:
+    """Writes the events of one process; an older file at the path is replaced."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._stream = path.open("wb", buffering=0)
+        self._sequence = 0
+
+    def append(self, kind: type[Event], **fields: object) -> None:
+        """Append one event as a whole line."""
+        self._sequence += 1
+        event = kind.model_validate({"sequence": self._sequence, "time": time.time(), **fields})
+        self._stream.write(event.model_dump_json().encode() + b"\n")
+
+    def close(self) -> None:
+        self._stream.close()

@@ -1,0 +1,93 @@
+"""What a compilation depends on, known before tracing: to find an artifact again, and to say what changed."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic import JsonValue
+from torch import nn
+from torch.optim import Optimizer
+
+from cerebras_contract.configuration import RunConfiguration, compile_time_digest
+from cerebras_contract.digests import sha256_of_file, sha256_of_json
+from cerebras_pytorch.capture.batch import Batch, flat_tensors
+from cerebras_pytorch.capture.optimizer import constants_of
+from cerebras_wafer.compiler.frontends.training_step import CompileOptions, tensor_spec
+from cerebras_wafer.compiler.pipeline import compiler_versions
+
+
+def ingredients_of(
+    model: nn.Module,
+    criterion: nn.Module,
+    optimizer: Optimizer,
+    batch: Batch,
+    options: CompileOptions,
+    configuration: RunConfiguration,
+) -> dict[str, JsonValue]:
+    """Everything that may change the compiled program, as readable values and digests of what is long."""
+    versions = compiler_versions()
+    return {
+        "batch size": batch.size,
+        "inputs": _specs(batch.inputs),
+        "targets": _specs(batch.target),
+        "model": _digest_of_module(model),
+        "criterion": _digest_of_module(criterion),
+        "optimizer": type(optimizer).__name__,
+        "hyperparameters": [*constants_of(optimizer)],
+        "precision": options.precision.model_dump(mode="json"),
+        "system": options.system,
+        "num_csx": options.num_csx,
+        "configuration": compile_time_digest(configuration),
+        "script and modules": sha256_of_json(_user_sources()),
+        "script arguments": list(sys.argv[1:]),
+        "compiler": versions.compiler,
+        "torch": versions.torch,
+    }
+
+
+def what_changed(before: dict[str, JsonValue], now: dict[str, JsonValue]) -> list[str]:
+    """One phrase an ingredient that differs: its values where they are short."""
+    return [
+        _change(name, before.get(name), now.get(name))
+        for name in dict.fromkeys([*before, *now])
+        if before.get(name) != now.get(name)
+    ]
+
+
+def _change(name: str, old: JsonValue, new: JsonValue) -> str:
+    readable = all(len(str(value)) <= 60 for value in (old, new)) and not _is_digest(new)
+    return f"{name} {old} -> {new}" if readable else name
+
+
+def _is_digest(value: JsonValue) -> bool:
+    return isinstance(value, str) and len(value) == 64
+
+
+def _specs(tree: Any) -> list[JsonValue]:
+    return [str(tensor_spec(str(number), tensor)) for number, tensor in enumerate(flat_tensors(tree))]
+
+
+def _digest_of_module(module: nn.Module) -> str:
+    tensors = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    shapes = [f"{tensor_spec(name, tensor)} {tensor.requires_grad}" for name, tensor in tensors]
+    return sha256_of_json([type(module).__qualname__, repr(module), shapes])
+
+
+def _user_sources() -> list[str]:
+    """Digests of the source files of the script and of its own modules: not of what is installed."""
+    installed = {Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()}
+    paths = {Path(file).resolve() for file in _module_files() if file.endswith(".py")}
+    return sorted(
+        sha256_of_file(path)
+        for path in paths
+        if path.is_file() and not installed & set(path.parents) and not _is_ours(path)
+    )
+
+
+def _module_files() -> list[str]:
+    modules = list(sys.modules.values())
+    return [file for module in modules if isinstance(file := getattr(module, "__file__", None), str)]
+
+
+def _is_ours(path: Path) -> bool:
+    return any(part in ("cerebras_pytorch", "cerebras_wafer", "cerebras_contract") for part in path.parts)

@@ -1,0 +1,133 @@
+"""Runs a script as a stage of a job: `python -m cerebras_pytorch.launch --phase PHASE --run-dir DIR SCRIPT [args]`.
+
+It knows no service: everything goes in and out through the run directory.
+"""
+
+import argparse
+import os
+import runpy
+import signal
+import sys
+import traceback
+from pathlib import Path
+from types import FrameType, TracebackType
+
+from cerebras_contract.configuration_reader import read_configuration
+from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
+from cerebras_contract.run_directory import RunDirectory, StageResult
+from cerebras_contract.states import StageKind
+from cerebras_pytorch.endings import CompilePhaseEnd, RunStopped
+from cerebras_pytorch.process import Process, set_current_process
+
+
+def main() -> int:
+    """Run the stage, leave `result.json`, and return the exit status."""
+    arguments = _parse(sys.argv[1:])
+    directory = RunDirectory(arguments.run_dir.resolve())
+    process = Process(directory, stage=StageKind(arguments.phase))
+    set_current_process(process)
+    _heed_signals(process)
+    error = _run(process, arguments.script, arguments.arguments)
+    sys.stdout.flush()
+    result = _result(process, error)
+    if result.error and error is None:
+        print(result.error, file=sys.stderr)  # noqa: T201 (the user's log)
+    process.write_result(result)
+    return 1 if result.status == "failed" else 0
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="cerebras_pytorch.launch", allow_abbrev=False)
+    parser.add_argument("--phase", choices=list(StageKind), required=True)
+    parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument("script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    return parser.parse_args(arguments)
+
+
+def _heed_signals(process: Process) -> None:
+    """SIGTERM: finish the step, checkpoint, exit. SIGUSR1: checkpoint at the end of the step."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        process.stop_requested = True
+        if not process.training:
+            raise RunStopped
+
+    def checkpoint(_number: int, _frame: FrameType | None) -> None:
+        process.checkpoint_requested = True
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGUSR1, checkpoint)
+
+
+def _run(process: Process, script: str, arguments: list[str]) -> ErrorReport | RunStopped | None:
+    """Run the script to its end; what went wrong, if anything did, is in the log already."""
+    sys.argv = [script, *arguments]
+    sys.path[0] = str(Path(script).resolve().parent)
+    try:
+        process.configuration = read_configuration(process.run_directory.config)
+        runpy.run_path(script, run_name="__main__")
+    except CompilePhaseEnd:
+        return None
+    except RunStopped as stopped:
+        return stopped
+    except ReportedError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return error.report
+    except SystemExit as exit_:
+        return _exit_report(exit_)
+    except BaseException as error:
+        return _raised_report(error)
+    return None
+
+
+def _result(process: Process, error: ErrorReport | RunStopped | None) -> StageResult:
+    step, key = process.last_step, process.artifact_key
+    if process.stage == StageKind.COMPILE and key is not None:
+        return StageResult(status="succeeded", artifact_key=key)
+    if isinstance(error, RunStopped):
+        return StageResult(status="stopped", last_step=step, artifact_key=key)
+    if error is None and key is None:
+        error = ErrorReport(
+            code=ErrorCode.SCRIPT_NEVER_COMPILED,
+            message="the script ended without calling cerebras_pytorch.compile",
+            file=sys.argv[0],
+            advice="A job compiles one training step; call compile inside `with cbt.init_context()`.",
+        )
+    status = "failed" if error else "succeeded"
+    return StageResult.model_validate({"status": status, "error": error, "last_step": step, "artifact_key": key})
+
+
+def _exit_report(exit_: SystemExit) -> ErrorReport | None:
+    if exit_.code in (None, 0):
+        return None
+    if isinstance(exit_.code, str):
+        print(exit_.code, file=sys.stderr)  # noqa: T201 (as Python does)
+    return ErrorReport(code=ErrorCode.SCRIPT_EXITED, message=f"the script called sys.exit({exit_.code!r})")
+
+
+def _raised_report(error: BaseException) -> ErrorReport:
+    """Print the user's part of the traceback, and report its last line and place."""
+    trace = _user_traceback(error.__traceback__)
+    traceback.print_exception(type(error), error, trace)
+    frames = traceback.extract_tb(trace)
+    last = traceback.format_exception_only(type(error), error)[-1].strip()
+    code_folder = Path.cwd()
+    own = [frame for frame in frames if Path(frame.filename).resolve().is_relative_to(code_folder)] or frames
+    place = own[-1] if own else None
+    file, line = (os.path.relpath(place.filename), place.lineno) if place else (None, None)
+    if isinstance(error, SyntaxError) and error.filename:
+        file, line = os.path.relpath(error.filename), error.lineno
+    return ErrorReport(code=ErrorCode.SCRIPT_RAISED, message=last, file=file, line=line)
+
+
+def _user_traceback(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback without the frames that started the script."""
+    starters = (__file__, runpy.__file__, "<frozen runpy>")
+    while trace is not None and trace.tb_frame.f_code.co_filename in starters:
+        trace = trace.tb_next
+    return trace
+
+
+if __name__ == "__main__":
+    sys.exit(main())

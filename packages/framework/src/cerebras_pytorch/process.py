@@ -1,0 +1,55 @@
+"""What this process is for: a stage of a submitted job, or a script that a person runs by hand."""
+
+import os
+import stat
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cerebras_contract.configuration import RunConfiguration
+from cerebras_contract.run_directory import RunDirectory, StageResult
+from cerebras_contract.states import StageKind
+
+
+@dataclass
+class Process:
+    """`stage` is None for a script run by hand, which compiles and executes in one go."""
+
+    run_directory: RunDirectory
+    stage: StageKind | None = None
+    configuration: RunConfiguration = field(default_factory=RunConfiguration)
+    artifact_key: str | None = None
+    last_step: int = 0
+    stop_requested: bool = False
+    checkpoint_requested: bool = False
+    training: bool = False
+
+    def log_size_bytes(self) -> int:
+        """Bytes that this process has printed so far, flushed to its log."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        status = os.fstat(sys.__stdout__.fileno()) if sys.__stdout__ else None
+        return status.st_size if status and stat.S_ISREG(status.st_mode) else 0
+
+    def write_result(self, result: StageResult) -> None:
+        """Leave `result.json`, complete or not at all."""
+        partial = self.run_directory.root / ".result.json.partial"
+        partial.write_text(result.model_dump_json(indent=2), encoding="utf-8")
+        partial.replace(self.run_directory.result)
+
+
+_current: Process | None = None
+
+
+def current_process() -> Process:
+    """The process's own description; by hand, the working directory is the run directory."""
+    global _current
+    if _current is None:
+        _current = Process(RunDirectory(Path.cwd()))
+    return _current
+
+
+def set_current_process(process: Process) -> None:
+    """Called once by `launch`, before the user's script runs."""
+    global _current
+    _current = process

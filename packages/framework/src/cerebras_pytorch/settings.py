@@ -1,0 +1,55 @@
+"""The settings of a run, resolved from their sources by strength."""
+
+from dataclasses import dataclass
+
+from pydantic import ConfigDict
+
+from cerebras_contract.configuration import RunConfigSection
+from cerebras_contract.systems import DEFAULT_SYSTEM
+
+CPU = "CPU"
+CSX = "CSX"
+
+
+class RunConfig(RunConfigSection):
+    """What a script sets by itself: `config = RunConfig(); config.max_steps = 1000`.
+
+    The command line, run.yaml and, for a submitted job, the launcher win over it.
+    """
+
+    model_config = ConfigDict(frozen=False, validate_assignment=True)
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Settings that are decided. `max_steps` None: until the data ends. `checkpoint_steps` 0: never save."""
+
+    target_device: str
+    system: str
+    num_csx: int
+    max_steps: int | None
+    checkpoint_steps: int
+    log_steps: int
+    seed: int
+
+    @property
+    def has_device_time(self) -> bool:
+        """On target CPU the whole workflow runs, without device time."""
+        return self.target_device == CSX
+
+
+def resolve(*sources: RunConfigSection) -> RunSettings:
+    """The settings, where the first source that says something decides."""
+    said: dict[str, object] = {}
+    for source in reversed(sources):
+        said.update(source.model_dump(exclude_none=True))
+    merged = RunConfigSection.model_validate(said)
+    return RunSettings(
+        target_device=merged.target_device or CPU,
+        system=merged.system or DEFAULT_SYSTEM,
+        num_csx=merged.num_csx or 1,
+        max_steps=merged.max_steps,
+        checkpoint_steps=merged.checkpoint_steps or 0,
+        log_steps=merged.log_steps or 100,
+        seed=merged.seed or 0,
+    )

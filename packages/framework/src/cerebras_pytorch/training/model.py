@@ -1,0 +1,145 @@
+"""The compiled model: what the user's loop calls in place of the model."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.utils import _pytree as pytree
+
+from cerebras_contract.artifacts import Manifest, ProgramName, TensorSpec
+from cerebras_pytorch.capture.batch import flat_tensors
+from cerebras_pytorch.nn import bare_module
+from cerebras_wafer.compiler.frontends.training_step import tensor_spec
+from cerebras_wafer.errors import ArtifactMismatch
+from cerebras_wafer.simulator.execute import Engine
+
+
+class CompiledModel(nn.Module):
+    """Runs the artifact's programs on the parameters and buffers of the user's model.
+
+    In train mode it takes batches of the compiled shape. In eval mode it takes any number of rows: a batch
+    that is not full is padded, and only real rows come back.
+    """
+
+    def __init__(self, model: nn.Module, engine: Engine, manifest: Manifest) -> None:
+        super().__init__()
+        self.model = model
+        self.evaluations = 0
+        self._engine = engine
+        self._manifest = manifest
+        self._output_tree = pytree.treespec_loads(manifest.output_tree)
+        bare = bare_module(model)
+        self._names = {
+            parameter: name
+            for name, parameter in bare.named_parameters(remove_duplicate=False)
+            if name in manifest.trained
+        }
+        self._weights = {
+            **{f"parameter:{name}": tensor for name, tensor in bare.named_parameters(remove_duplicate=False)},
+            **{f"buffer:{name}": tensor for name, tensor in bare.named_buffers(remove_duplicate=False)},
+        }
+        tangents = manifest.programs[ProgramName.BACKWARD].inputs
+        self._differentiable = [int(role.split(":")[1]) for role in tangents if role.startswith("tangent:")]
+
+    def forward(self, *arguments: Any) -> Any:
+        """What the model returns for these inputs, in the mode that the user's model is in."""
+        inputs = flat_tensors(arguments)
+        outputs = self._train(inputs) if self.model.training else self._evaluate(inputs)
+        return pytree.tree_unflatten(outputs, self._output_tree)
+
+    def _train(self, inputs: list[Tensor]) -> list[Tensor]:
+        self._check(inputs, whole_batch=True)
+        return list(_CompiledForward.apply(self, inputs, *self._names))  # type: ignore[no-untyped-call]
+
+    def run_forward(self, inputs: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Outputs, and what backward needs; buffers of the user's model are updated."""
+        result = self._engine.forward(self._weights, inputs)
+        for name, value in result.buffers.items():
+            self._weights[f"buffer:{name}"].copy_(value)
+        return result.outputs, result.saved
+
+    def run_backward(self, saved: list[Tensor], gradients: tuple[Tensor, ...]) -> list[Tensor]:
+        """Gradients in the order of the parameters given to autograd."""
+        by_name = self._engine.backward(saved, [gradients[number] for number in self._differentiable])
+        return [by_name[name] for name in self._names.values()]
+
+    def is_differentiable(self, output: int) -> bool:
+        return output in self._differentiable
+
+    def _evaluate(self, inputs: list[Tensor]) -> list[Tensor]:
+        self._check(inputs, whole_batch=False)
+        parts = [self._evaluate_part(part) for part in self._parts(inputs)]
+        return [self._joined(number, [part[number] for part in parts]) for number in range(len(parts[0]))]
+
+    def _parts(self, inputs: list[Tensor]) -> Iterator[list[Tensor]]:
+        """Inputs in pieces of at most the compiled batch size."""
+        rows, size = inputs[0].shape[0], self._manifest.batch_size
+        for start in range(0, rows, size):
+            yield [tensor[start : start + size] for tensor in inputs]
+
+    def _evaluate_part(self, inputs: list[Tensor]) -> list[Tensor]:
+        rows, size = inputs[0].shape[0], self._manifest.batch_size
+        padded = [_padded(tensor, size) for tensor in inputs] if rows < size else inputs
+        outputs = self._engine.evaluate(self._weights, padded).outputs
+        self.evaluations += 1
+        return [value[:rows] if self._has_rows(number) else value for number, value in enumerate(outputs)]
+
+    def _has_rows(self, output: int) -> bool:
+        shape = self._manifest.outputs[output].shape
+        return bool(shape) and shape[0] == self._manifest.batch_size
+
+    def _joined(self, output: int, parts: list[Tensor]) -> Tensor:
+        return torch.cat(parts) if len(parts) > 1 and self._has_rows(output) else parts[-1]
+
+    def _check(self, inputs: list[Tensor], *, whole_batch: bool) -> None:
+        """Raise `ArtifactMismatch` where inputs are not of the compiled names, shapes and dtypes."""
+        expected = self._manifest.inputs
+        given = [tensor_spec(str(number), tensor) for number, tensor in enumerate(inputs)]
+        if whole_batch and given == expected:
+            return
+        if (
+            not whole_batch
+            and [_row(spec) for spec in given] == [_row(spec) for spec in expected]
+            and given[0].shape[0]
+        ):
+            return
+        raise ArtifactMismatch(
+            f"the model was compiled for inputs {_describe(expected)}, not {_describe(given)}",
+            "Give it batches of the compiled shape, or compile for this one.",
+        )
+
+
+class _CompiledForward(torch.autograd.Function):
+    """Puts the compiled forward and backward into the user's autograd graph."""
+
+    @staticmethod
+    def forward(ctx: Any, model: CompiledModel, inputs: list[Tensor], *_: nn.Parameter) -> tuple[Tensor, ...]:
+        outputs, ctx.saved = model.run_forward(inputs)
+        ctx.model = model
+        ctx.mark_non_differentiable(*(v for n, v in enumerate(outputs) if not model.is_differentiable(n)))
+        return tuple(outputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        model, saved = ctx.model, ctx.saved  # type: ignore[attr-defined]
+        if saved is None:
+            raise RuntimeError("backward was called twice for one forward pass; its activations are gone")
+        ctx.saved = None  # type: ignore[attr-defined]
+        return (None, None, *model.run_backward(saved, gradients))
+
+
+def _padded(tensor: Tensor, rows: int) -> Tensor:
+    """Repeat the first row, a value the model is made for, until there are `rows` of them."""
+    filler = tensor[:1].expand(rows - tensor.shape[0], *tensor.shape[1:])
+    return torch.cat([tensor, filler])
+
+
+def _row(spec: TensorSpec) -> tuple[list[int], str]:
+    return spec.shape[1:], spec.dtype
+
+
+def _describe(specs: list[TensorSpec]) -> str:
+    return ", ".join(f"{spec.dtype}{spec.shape}" for spec in specs)

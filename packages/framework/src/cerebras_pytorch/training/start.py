@@ -1,0 +1,103 @@
+"""Start training from the artifact: load it, check that it fits, and put it in the place of the user's parts."""
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from cerebras_contract.artifacts import Manifest, TensorSpec
+from cerebras_contract.events import TrainingStartsEvent
+from cerebras_contract.states import StageKind
+from cerebras_pytorch.capture.batch import Batch, flat_tensors
+from cerebras_pytorch.capture.optimizer import constants_of
+from cerebras_pytorch.data.loader import DataLoader
+from cerebras_pytorch.events import EventWriter
+from cerebras_pytorch.nn import bare_module
+from cerebras_pytorch.process import Process
+from cerebras_pytorch.settings import RunSettings
+from cerebras_pytorch.training.model import CompiledModel
+from cerebras_pytorch.training.optimizer import CompiledUpdate, replace_step
+from cerebras_pytorch.training.session import TrainingSession
+from cerebras_wafer.compiler.frontends.training_step import CompileOptions, tensor_spec
+from cerebras_wafer.errors import ArtifactMismatch
+from cerebras_wafer.simulator.clock import DeviceClock
+from cerebras_wafer.simulator.execute import Engine
+from cerebras_wafer.simulator.load import load_artifact
+
+
+class Parts(Protocol):
+    """The user's parts that are trained."""
+
+    @property
+    def model(self) -> nn.Module: ...
+    @property
+    def optimizer(self) -> Optimizer: ...
+    @property
+    def criterion(self) -> nn.Module: ...
+    @property
+    def loader(self) -> DataLoader: ...
+    @property
+    def batch(self) -> Batch: ...
+    @property
+    def options(self) -> CompileOptions: ...
+
+
+def start_training(
+    process: Process, settings: RunSettings, events: EventWriter, parts: Parts
+) -> tuple[TrainingSession, CompiledModel]:
+    """A session and the compiled model. Raises `ArtifactMismatch` where the artifact does not fit the parts."""
+    artifact = load_artifact(process.run_directory.compile)
+    _check(artifact.manifest, parts)
+    engine = Engine(artifact, settings.seed)
+    model = CompiledModel(parts.model, engine, artifact.manifest)
+    update = CompiledUpdate(bare_module(parts.model), parts.optimizer, engine, artifact.manifest)
+    session = TrainingSession(
+        process, settings, events, artifact.manifest, engine, DeviceClock(artifact.plan), model, parts.optimizer,
+        update, parts.criterion,
+    )  # fmt: skip
+    replace_step(parts.optimizer, session.optimizer_step)
+    parts.criterion.forward = session.criterion_forward
+    parts.loader.attach(session)
+    process.artifact_key = artifact.manifest.artifact_key
+    process.training = True
+    if process.stage == StageKind.EXECUTE:
+        events.append(TrainingStartsEvent, log_offset_bytes=process.log_size_bytes())
+    return session, model
+
+
+def _check(manifest: Manifest, parts: Parts) -> None:
+    """Compare what was compiled with what is run, part by part."""
+    bare = bare_module(parts.model)
+    optimizer = [{k: v for k, v in group.items() if k != "parameters"} for group in manifest.optimizer.groups]
+    pairs = [
+        *_named("parameter", manifest.parameters, bare.named_parameters(remove_duplicate=False)),
+        *_named("buffer", manifest.buffers, bare.named_buffers(remove_duplicate=False)),
+        *_named("input", manifest.inputs, _numbered(parts.batch.inputs)),
+        *_named("target", manifest.targets, _numbered(parts.batch.target)),
+        ("optimizer", manifest.optimizer.name, type(parts.optimizer).__name__),
+        ("hyperparameters of the optimizer", str(optimizer), str(constants_of(parts.optimizer))),
+        ("precision", str(manifest.precision), str(parts.options.precision)),
+        ("system", manifest.system, parts.options.system),
+        ("num_csx", str(manifest.num_csx), str(parts.options.num_csx)),
+    ]
+    differing = [
+        f"{what}: compiled {compiled}, running {running}" for what, compiled, running in pairs if compiled != running
+    ]
+    if differing:
+        shown = "; ".join(differing[:5]) + (f"; and {len(differing) - 5} more" if len(differing) > 5 else "")
+        raise ArtifactMismatch(
+            f"the artifact {manifest.artifact_key} does not fit this script: {shown}",
+            "The script must build the same model, optimizer and batches in both phases.",
+        )
+
+
+def _numbered(tree: object) -> Iterator[tuple[str, Tensor]]:
+    return ((str(number), tensor) for number, tensor in enumerate(flat_tensors(tree)))
+
+
+def _named(kind: str, compiled: list[TensorSpec], running: Iterable[tuple[str, Tensor]]) -> list[tuple[str, str, str]]:
+    """Pairs of descriptions by name; a name that only one side has is paired with `none`."""
+    before = {spec.name: str(spec) for spec in compiled}
+    now = {name: str(tensor_spec(name, tensor)) for name, tensor in running}
+    return [(kind, before.get(name, "none"), now.get(name, "none")) for name in dict.fromkeys([*before, *now])]

@@ -1,0 +1,70 @@
+"""Emit: write an artifact to a folder, complete or not at all."""
+
+import shutil
+import time
+from pathlib import Path
+
+import torch
+from pydantic import JsonValue
+
+from cerebras_contract.artifacts import (
+    MANIFEST_FILE,
+    PLAN_FILE,
+    REPORT_JSON_FILE,
+    REPORT_TEXT_FILE,
+    Manifest,
+    ProgramSpec,
+)
+from cerebras_contract.digests import sha256_of_file
+from cerebras_wafer.compiler.frontends.flat import export_flat
+from cerebras_wafer.compiler.pipeline import Compiled
+from cerebras_wafer.compiler.report.text import report_text
+
+
+def write_artifact(compiled: Compiled, folder: Path, input_key: str, ingredients: dict[str, JsonValue]) -> Manifest:
+    """Write every file of the artifact, the manifest last, then put the folder in place of an older one."""
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    _write_contents(compiled, partial)
+    manifest = _manifest(compiled, partial, input_key, ingredients)
+    (partial / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=2), encoding="utf-8")
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
+    return manifest
+
+
+def _write_contents(compiled: Compiled, folder: Path) -> None:
+    for name, program in compiled.programs.items():
+        torch.export.save(export_flat(program.graph_module), folder / name.file_name)
+    (folder / PLAN_FILE).write_text(compiled.plan.model_dump_json(indent=2), encoding="utf-8")
+    (folder / REPORT_JSON_FILE).write_text(compiled.report.model_dump_json(indent=2), encoding="utf-8")
+    (folder / REPORT_TEXT_FILE).write_text(report_text(compiled.report), encoding="utf-8")
+
+
+def _manifest(compiled: Compiled, folder: Path, input_key: str, ingredients: dict[str, JsonValue]) -> Manifest:
+    step, options = compiled.step, compiled.options
+    return Manifest(
+        artifact_key=compiled.key,
+        input_key=input_key,
+        created_at=time.time(),
+        system=options.system,
+        num_csx=options.num_csx,
+        batch_size=step.batch_size,
+        precision=options.precision,
+        versions=compiled.versions,
+        ingredients=ingredients,
+        parameters=list(step.parameters),
+        trained=list(step.trained),
+        buffers=list(step.buffers),
+        inputs=list(step.inputs),
+        targets=list(step.targets),
+        outputs=list(step.outputs),
+        output_tree=step.output_tree,
+        optimizer=step.optimizer,
+        programs={
+            name: ProgramSpec(file=name.file_name, inputs=list(program.inputs), outputs=list(program.outputs))
+            for name, program in compiled.programs.items()
+        },
+        digests={path.name: sha256_of_file(path) for path in sorted(folder.iterdir())},
+    )

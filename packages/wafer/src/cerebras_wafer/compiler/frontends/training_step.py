@@ -1,0 +1,63 @@
+"""The compiler's input: a training step as graphs, with the role of each input and output.
+
+Roles are strings `role:name`: `parameter:conv1.weight`, `buffer:bn.running_mean`, `input:0`, `target:0`,
+`output:0`, `tangent:0` (gradient of output 0), `gradient:conv1.weight`, `saved:3` (kept from forward for
+backward), `state:conv1.weight/exp_avg`, `rate:0` (learning rate of parameter group 0), `loss:0`.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch.fx import GraphModule
+
+from cerebras_contract.artifacts import OptimizerSpec, PrecisionSpec, TensorSpec
+
+
+@dataclass(frozen=True)
+class Program:
+    """A functional graph over flat tensors, and the role of each input and output in order.
+
+    A graph of forward and backward together takes parameters, buffers and batch inputs, then tangents, and
+    returns changed buffers and outputs, then gradients.
+    """
+
+    graph_module: GraphModule
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """One captured training step. Parameters and buffers go by the bare module's names."""
+
+    joint: Program
+    loss: Program
+    update: Program
+    evaluate: Program
+    parameters: tuple[TensorSpec, ...]
+    trained: tuple[str, ...]
+    buffers: tuple[TensorSpec, ...]
+    inputs: tuple[TensorSpec, ...]
+    targets: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    output_tree: str
+    optimizer: OptimizerSpec
+    batch_size: int
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """What is decided outside the model. `system` is the name of a system's spec."""
+
+    system: str
+    num_csx: int
+    precision: PrecisionSpec
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`float32` for `torch.float32`."""
+    return str(dtype).removeprefix("torch.")
+
+
+def tensor_spec(name: str, tensor: torch.Tensor) -> TensorSpec:
+    return TensorSpec(name=name, shape=list(tensor.shape), dtype=dtype_name(tensor.dtype))

@@ -1,0 +1,62 @@
+"""The artifact key: the same model and options give the same key on every machine and in every process."""
+
+from collections.abc import Mapping
+
+import torch
+from torch.fx import Graph, Node
+
+from cerebras_contract.artifacts import ProgramName, Versions
+from cerebras_contract.digests import sha256_of_json
+from cerebras_contract.systems import SystemSpec
+from cerebras_wafer.compiler.frontends.training_step import CompileOptions, Program
+
+KEY_PREFIX = "cs_"
+
+
+def artifact_key(
+    programs: Mapping[ProgramName, Program], options: CompileOptions, system: SystemSpec, versions: Versions
+) -> str:
+    """`cs_` and the first 32 hexadecimal digits of a digest over programs, options, spec and versions."""
+    content = {
+        "programs": {name: canonical_program(program) for name, program in programs.items()},
+        "precision": options.precision.model_dump(mode="json"),
+        "num_csx": options.num_csx,
+        "system": system.model_dump(mode="json"),
+        "versions": versions.model_dump(mode="json"),
+    }
+    return KEY_PREFIX + sha256_of_json(content)[:32]
+
+
+def canonical_program(program: Program) -> list[str]:
+    """A program as lines of text, without names that differ between processes, paths or metadata."""
+    lines = [f"inputs {' '.join(program.inputs)}", f"outputs {' '.join(program.outputs)}"]
+    return lines + _canonical_graph(program.graph_module.graph)
+
+
+def _canonical_graph(graph: Graph) -> list[str]:
+    numbers = {node: number for number, node in enumerate(graph.nodes)}
+
+    def text(value: object) -> str:
+        if isinstance(value, Node):
+            return f"%{numbers[value]}"
+        if isinstance(value, (list, tuple)):
+            return f"[{', '.join(text(part) for part in value)}]"
+        if isinstance(value, dict):
+            return f"{{{', '.join(f'{key}: {text(part)}' for key, part in value.items())}}}"
+        return repr(value)
+
+    return [
+        f"%{numbers[node]} {node.op} {_target(node)} {text(node.args)} {text(node.kwargs)} {_type(node)}"
+        for node in graph.nodes
+    ]
+
+
+def _target(node: Node) -> str:
+    if node.op == "placeholder":
+        return ""
+    return node.target if isinstance(node.target, str) else str(getattr(node.target, "__name__", node.target))
+
+
+def _type(node: Node) -> str:
+    value = node.meta.get("val")
+    return f"{value.dtype}{list(value.shape)}" if isinstance(value, torch.Tensor) else ""

@@ -1,0 +1,1 @@
+"""The compile report: for programs (`report.json`) and for people (`report.txt`)."""

@@ -1,0 +1,94 @@
+"""Execute the programs of an artifact with real arithmetic on this machine's processor.
+
+Random operations (dropout) draw from a generator of the engine's own, so that what else the process draws,
+a data loader for one, cannot change them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cerebras_contract.artifacts import ProgramName
+from cerebras_wafer.simulator.load import Artifact
+
+
+@dataclass(frozen=True)
+class ForwardResult:
+    """Flat outputs in the order of the manifest, buffers that changed, and what backward needs."""
+
+    outputs: list[Tensor]
+    buffers: dict[str, Tensor]
+    saved: list[Tensor]
+
+
+class Engine:
+    """Runs the programs of one artifact. Tensors go in and out by role; nothing is kept but random state."""
+
+    def __init__(self, artifact: Artifact, seed: int) -> None:
+        self._programs = artifact.programs
+        self._specs = artifact.manifest.programs
+        self._loss_scale = artifact.manifest.precision.loss_scale
+        self.random_state: Tensor = torch.Generator().manual_seed(seed).get_state()
+
+    def forward(self, weights: Mapping[str, Tensor], inputs: Sequence[Tensor]) -> ForwardResult:
+        """Forward in train mode. `weights` maps `parameter:NAME` and `buffer:NAME` to tensors."""
+        return self._forward(ProgramName.FORWARD, weights, inputs)
+
+    def evaluate(self, weights: Mapping[str, Tensor], inputs: Sequence[Tensor]) -> ForwardResult:
+        """Forward in eval mode, with the same arguments as `forward`; nothing is saved."""
+        return self._forward(ProgramName.EVALUATE, weights, inputs)
+
+    def loss(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """The loss, a scalar that autograd can differentiate with respect to the outputs among `tensors`."""
+        spec = self._specs[ProgramName.LOSS]
+        (loss,) = self._programs[ProgramName.LOSS](*(tensors[role] for role in spec.inputs))
+        assert isinstance(loss, Tensor)
+        return loss
+
+    def backward(self, saved: Sequence[Tensor], tangents: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Gradients by parameter name, from the gradients of the differentiable outputs.
+
+        The loss scale is applied to what comes in and taken from what goes out, so that small gradients
+        survive rounding in between.
+        """
+        with torch.no_grad(), self._own_random_state():
+            scaled = [tangent * self._loss_scale for tangent in tangents] if self._loss_scale != 1 else tangents
+            results = self._programs[ProgramName.BACKWARD](*saved, *scaled)
+            if self._loss_scale != 1:
+                torch._foreach_div_(results, self._loss_scale)
+        roles = self._specs[ProgramName.BACKWARD].outputs
+        return {role.removeprefix("gradient:"): value for role, value in zip(roles, results, strict=True)}
+
+    def update(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The optimizer's update: `tensors` and what is returned go by the roles of the program."""
+        spec = self._specs[ProgramName.UPDATE]
+        with torch.no_grad():
+            results = self._programs[ProgramName.UPDATE](*(tensors[role] for role in spec.inputs))
+        return dict(zip(spec.outputs, results, strict=True))
+
+    def _forward(self, name: ProgramName, weights: Mapping[str, Tensor], inputs: Sequence[Tensor]) -> ForwardResult:
+        spec = self._specs[name]
+        batch = {f"input:{number}": tensor for number, tensor in enumerate(inputs)}
+        arguments = [batch[role] if role in batch else weights[role] for role in spec.inputs]
+        with torch.no_grad(), self._own_random_state():
+            results = self._programs[name](*arguments)
+        by_role = dict(zip(spec.outputs, results, strict=True))
+        return ForwardResult(
+            outputs=[value for role, value in by_role.items() if role.startswith("output:")],
+            buffers={r.removeprefix("buffer:"): v for r, v in by_role.items() if r.startswith("buffer:")},
+            saved=[value for role, value in by_role.items() if role.startswith("saved:")],
+        )
+
+    @contextmanager
+    def _own_random_state(self) -> Iterator[None]:
+        """Swap the global random state for the engine's while a program runs."""
+        outside = torch.get_rng_state()
+        torch.set_rng_state(self.random_state)
+        try:
+            yield
+        finally:
+            self.random_state = torch.get_rng_state()
+            torch.set_rng_state(outside)

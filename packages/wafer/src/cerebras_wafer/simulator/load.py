@@ -1,0 +1,67 @@
+"""Load an artifact and check it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from pydantic import ValidationError
+from torch.fx import GraphModule
+from torch.fx.graph import CodeGen
+
+from cerebras_contract.artifacts import MANIFEST_FILE, PLAN_FILE, SCHEMA_VERSION, Manifest, Plan, ProgramName
+from cerebras_contract.digests import sha256_of_file
+from cerebras_wafer.errors import ArtifactMismatch
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A loaded artifact. Each program is a function of flat tensors that returns a flat tuple."""
+
+    manifest: Manifest
+    plan: Plan
+    programs: dict[ProgramName, GraphModule]
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """The manifest of the artifact in `folder`, or None where there is none that this version can read."""
+    try:
+        manifest = Manifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
+    except (OSError, ValidationError):
+        return None
+    return manifest if manifest.schema_version == SCHEMA_VERSION else None
+
+
+def is_complete(folder: Path, manifest: Manifest) -> bool:
+    """Whether every file of the artifact is there with the digest that its manifest names."""
+    files = {name: folder / name for name in manifest.digests}
+    return all(path.is_file() and sha256_of_file(path) == manifest.digests[name] for name, path in files.items())
+
+
+def load_artifact(folder: Path) -> Artifact:
+    """Load all programs. Raises `ArtifactMismatch` where the artifact is missing, damaged or of another torch."""
+    manifest = read_manifest(folder)
+    if manifest is None:
+        raise ArtifactMismatch(f"there is no readable artifact in {folder}", "Compile again.")
+    if not is_complete(folder, manifest):
+        raise ArtifactMismatch(f"the artifact in {folder} is damaged: a file is missing or differs", "Compile again.")
+    running = torch.__version__.split("+")[0]
+    if manifest.versions.torch != running:
+        raise ArtifactMismatch(
+            f"the artifact was compiled with torch {manifest.versions.torch}, this is torch {running}",
+            "Compile and run with the same environment, or compile again.",
+        )
+    return Artifact(
+        manifest=manifest,
+        plan=Plan.model_validate_json((folder / PLAN_FILE).read_bytes()),
+        programs={name: _load_program(folder / spec.file) for name, spec in manifest.programs.items()},
+    )
+
+
+def _load_program(path: Path) -> GraphModule:
+    """A program as plain generated Python over flat tensors, without the checks and trees around an export."""
+    exported = torch.export.load(path)
+    module = exported.module(check_guards=False)
+    assert isinstance(module, GraphModule)
+    module.graph.set_codegen(CodeGen())
+    module.recompile()
+    return module
