@@ -178,6 +178,7 @@ def make_settings(folder: Path, broker_url: str, **others: object) -> Settings:
         "lease_seconds": 2.0,
         "poll_seconds": 0.5,
         "pump_seconds": 0.05,
+        "grace_seconds": 3.0,
     }
     return Settings.model_validate(values | others)
 

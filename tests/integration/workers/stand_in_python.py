@@ -80,6 +80,7 @@ def write_artifact():
         inputs=[],
         targets=[],
         outputs=[],
+        output_tree="",
         optimizer=OptimizerSpec(name="SGD", groups=[], state={}),
         programs={},
         digests={"plan.json": digest(program)},

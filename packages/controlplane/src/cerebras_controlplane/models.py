@@ -11,6 +11,7 @@ from sqlalchemy.types import TypeDecorator
 from typing_extensions import override
 
 from cerebras_contract.errors import ErrorReport
+from cerebras_contract.events import ProgressEvent
 from cerebras_contract.jobs import JobSpec
 from cerebras_contract.model import ContractModel
 from cerebras_contract.states import JobStatus, StageKind, StageStatus
@@ -82,6 +83,7 @@ class Base(DeclarativeBase):
         int: BigInteger().with_variant(Integer(), "sqlite"),
         list[StoredFile]: JsonOf(list[StoredFile]),
         ErrorReport: JsonOf(ErrorReport),
+        ProgressEvent: JsonOf(ProgressEvent),
         JobSpec: JsonOf(JobSpec),
         JobStatus: _text_of(JobStatus),
         StageKind: _text_of(StageKind),
@@ -118,8 +120,7 @@ class Job(Base):
     finished_at: Mapped[float | None]
     idempotency_key: Mapped[str | None] = mapped_column(unique=True)
     artifact_key: Mapped[str | None]
-    step: Mapped[int | None]
-    max_steps: Mapped[int | None]
+    progress: Mapped[ProgressEvent | None]
     error: Mapped[ErrorReport | None]
     log_size_bytes: Mapped[int] = mapped_column(default=0)
     """Length of the job's log so far; final in the transaction that makes `status` final."""

@@ -15,6 +15,8 @@ from cerebras_contract.wire import API_PREFIX
 from cerebras_controlplane.jobs.reconcile import sweep_until
 from cerebras_controlplane.settings import Settings
 
+SWEEPER_JOIN_SECONDS = 2.0  # it may be waiting for a broker that does not answer
+
 
 def create_app(settings: Settings) -> FastAPI:
     """The API over the database, blob folder and broker that the settings name."""
@@ -28,7 +30,7 @@ def create_app(settings: Settings) -> FastAPI:
         sweeper.start()
         yield
         stop.set()
-        sweeper.join()
+        sweeper.join(SWEEPER_JOIN_SECONDS)
 
     app = FastAPI(
         title="Cerebras Cloud emulator",

@@ -60,6 +60,7 @@ def count_stages(session: Session, status: StageStatus) -> int:
 
 def view_of(job: Job) -> JobView:
     """A job as the API shows it."""
+    progress = job.progress
     return JobView(
         id=job.id,
         name=job.name,
@@ -73,8 +74,10 @@ def view_of(job: Job) -> JobView:
         finished_at=job.finished_at,
         stages=[_view_of_stage(stage) for stage in job.stages],
         artifact_key=job.artifact_key,
-        step=job.step,
-        max_steps=job.max_steps,
+        step=progress.step if progress else None,
+        max_steps=progress.max_steps if progress else None,
+        wall_samples_per_second=progress.wall_samples_per_second if progress else None,
+        device_samples_per_second=progress.device_samples_per_second if progress else None,
         error=job.error,
     )
 

@@ -5,9 +5,17 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from cerebras_contract.events import RUN_EVENT, MetricEvent, RunEvent, WarningEvent
+from cerebras_contract.events import (
+    RUN_EVENT,
+    ArtifactEvent,
+    MetricEvent,
+    ProgressEvent,
+    RunEvent,
+    TrainingStartsEvent,
+    WarningEvent,
+)
 
-MAX_STEP = 2**53  # beyond it JSON readers lose digits
+MAX_COUNT = 2**53  # beyond it JSON readers lose digits
 MAX_NAME_CHARACTERS = 200
 MAX_VALUES_PER_EVENT = 1000
 MAX_MESSAGE_CHARACTERS = 2000
@@ -44,18 +52,22 @@ def _read(line: bytes) -> RunEvent | None:
 
 
 def _is_sane(event: RunEvent) -> bool:
-    """The database can hold it."""
-    step = getattr(event, "step", 0)
-    if not math.isfinite(event.time) or not 0 <= step <= MAX_STEP or abs(event.sequence) > MAX_STEP:
-        return False
-    if isinstance(event, MetricEvent):
-        device_seconds = event.device_seconds
-        return (
-            len(event.values) <= MAX_VALUES_PER_EVENT
-            and all(0 < len(name) <= MAX_NAME_CHARACTERS and name.isprintable() for name in event.values)
-            and (device_seconds is None or math.isfinite(device_seconds))
-        )
-    return True
+    """The database and JSON can hold it; of all numbers only the values of metrics may be NaN or infinite."""
+    counts = [event.sequence, getattr(event, "step", 0), getattr(event, "max_steps", 0) or 0]
+    numbers = [event.time]
+    match event:
+        case MetricEvent():
+            numbers.append(event.device_seconds or 0.0)
+            names_fit = all(0 < len(name) <= MAX_NAME_CHARACTERS and name.isprintable() for name in event.values)
+            if len(event.values) > MAX_VALUES_PER_EVENT or not names_fit:
+                return False
+        case ProgressEvent():
+            numbers += [event.wall_samples_per_second, event.device_samples_per_second or 0.0]
+        case ArtifactEvent():
+            numbers.append(event.seconds)
+        case TrainingStartsEvent():
+            counts.append(event.log_offset_bytes)
+    return all(map(math.isfinite, numbers)) and all(0 <= count <= MAX_COUNT for count in counts)
 
 
 def message_of(warning: WarningEvent) -> str:

@@ -74,7 +74,7 @@ class Pump:
         read = read_event_lines(lines, self._at.sequence)
         for event in read.events:
             if log_at is None and isinstance(event, TrainingStartsEvent):
-                log_at = max(0, event.log_offset_bytes)
+                log_at = event.log_offset_bytes
         if log_at is not None:
             data = os.pread(self._log.fileno(), READ_BYTES, log_at)
         if not lines and not data:
@@ -146,7 +146,7 @@ def _record(session: Session, job: Job, arrival: Arrival) -> None:
     metrics.record(session, job, [event for event in arrival.events if isinstance(event, MetricEvent)])
     for event in arrival.events:
         if isinstance(event, ProgressEvent):
-            job.step, job.max_steps = event.step, event.max_steps
+            job.progress = event
         elif isinstance(event, ArtifactEvent) and event.compiled:
             record_event(session, job, "artifact", f"compiled in {event.seconds:.1f} s")
     for kept in arrival.kept:
