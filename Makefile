@@ -7,7 +7,7 @@ OURS := packages/contract packages/wafer packages/framework packages/controlplan
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check clean
+.PHONY: help install demo test check article clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/ -/'
@@ -20,6 +20,9 @@ $(STAMP): constraints.txt requirements-dev.txt $(addsuffix /pyproject.toml,$(OUR
 		-r requirements-dev.txt $(addprefix -e ,$(OURS))
 	touch $@
 
+demo: install    ## train examples/mnist through a whole cluster, then stop it
+	$(BIN)/python tools/demo.py
+
 check: install   ## static checks: ruff, mypy, import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -28,6 +31,17 @@ check: install   ## static checks: ruff, mypy, import-linter
 
 test: install    ## the whole test suite
 	$(BIN)/python -m pytest
+
+# The article's script needs torchvision, which needs a torch of its own: an environment of about 5.5 GB.
+ARTICLE_VENV := .venv-article
+article: install ## run the article's script both ways: make article SCRIPT=path DATA=folder-of-idx-files
+	@test -n "$(SCRIPT)" -a -n "$(DATA)" || { echo "usage: make article SCRIPT=path DATA=folder-of-idx-files"; exit 2; }
+	test -x $(ARTICLE_VENV)/bin/python || $(PYTHON) -m venv $(ARTICLE_VENV)
+	grep -v '^torch==' constraints.txt > $(ARTICLE_VENV)/constraints.txt
+	$(ARTICLE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+		-c $(ARTICLE_VENV)/constraints.txt torch==2.14.1 torchvision==0.29.1 \
+		-e packages/contract -e packages/wafer -e packages/framework
+	$(BIN)/python tools/article.py --script "$(SCRIPT)" --data "$(DATA)" --user-python $(ARTICLE_VENV)/bin/python
 
 clean:           ## remove what install and the demo made
 	rm -rf $(VENV) .demo
