@@ -9,6 +9,7 @@ from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
 from cerebras_controlplane.models import StoredFile
 
 MAX_NAME_BYTES = 4096
+MAX_PART_BYTES = 255
 
 
 @dataclass
@@ -59,9 +60,10 @@ def _check_place(member: tarfile.TarInfo, seen: _Seen) -> None:
 def _is_text(name: str) -> bool:
     """Names are UTF-8 without control characters; what is not UTF-8 arrives with surrogates in it."""
     try:
-        return len(name.encode()) <= MAX_NAME_BYTES and all(character.isprintable() for character in name)
+        parts = [part.encode() for part in name.split("/")]
     except UnicodeEncodeError:
         return False
+    return len(name.encode()) <= MAX_NAME_BYTES and max(map(len, parts)) <= MAX_PART_BYTES and name.isprintable()
 
 
 def _add(tar: tarfile.TarFile, member: tarfile.TarInfo, seen: _Seen) -> None:
@@ -101,8 +103,11 @@ def _digest(tar: tarfile.TarFile, member: tarfile.TarInfo) -> str:
 
 def unpack_bundle(path: Path, folder: Path) -> None:
     """Unpack a checked bundle; the 'data' filter checks again where links lead on this file system."""
-    with tarfile.open(path, mode="r:") as tar:
-        tar.extractall(folder, filter="data")
+    try:
+        with tarfile.open(path, mode="r:") as tar:
+            tar.extractall(folder, filter="data")
+    except (tarfile.TarError, OSError) as error:
+        raise _refused(f"the bundle cannot be unpacked: {error}") from None
 
 
 def _refused(message: str) -> ReportedError:

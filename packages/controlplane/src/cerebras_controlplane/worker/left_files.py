@@ -25,9 +25,10 @@ def open_left(root: Path, *parts: str) -> Iterator[BinaryIO]:
         descriptor = _open_without_links(root, parts)
     except OSError as error:
         raise LeftFilesError(f"{where} cannot be read: {error.strerror}") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise LeftFilesError(f"{where} is not a plain file")
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise LeftFilesError(f"{where} is not a plain file")
         yield file
 
 
