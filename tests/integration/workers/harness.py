@@ -85,6 +85,7 @@ class Cluster:
     settings: Settings
     client: TestClient
     valkey: Process
+    valkey_port: int
     processes: list[Process] = field(default_factory=list)
 
     def start_worker(self, module: str, name: str) -> Process:
@@ -108,6 +109,9 @@ class Cluster:
         )
         until(lambda: self.living_workers() == {"compile-worker", "run-worker"}, "both workers")
         return workers
+
+    def restart_valkey(self) -> None:
+        self.valkey = start_valkey(self.folder, self.valkey_port)
 
     def living_workers(self) -> set[str]:
         workers = self.client.get("/v1/cluster").json()["workers"]
@@ -144,14 +148,16 @@ def start_process(command: list[str], log: Path, environment: dict[str, str] | N
     return Process(popen, log)
 
 
-def start_valkey(folder: Path) -> tuple[Process, str]:
-    port = free_port()
+def broker_url(port: int) -> str:
+    return f"redis://:{PASSWORD}@127.0.0.1:{port}/0"
+
+
+def start_valkey(folder: Path, port: int) -> Process:
     configuration = folder / "valkey.conf"
     configuration.write_text(f'bind 127.0.0.1\nport {port}\nrequirepass {PASSWORD}\ndir {folder}\nsave ""\n')
     process = start_process([str(get_binary_path()), str(configuration)], folder / "valkey.log")
-    url = f"redis://:{PASSWORD}@127.0.0.1:{port}/0"
-    until(lambda: answers(url), "Valkey")
-    return process, url
+    until(lambda: answers(broker_url(port)), "Valkey")
+    return process
 
 
 def answers(url: str) -> bool:
@@ -190,14 +196,15 @@ def open_client(settings: Settings) -> TestClient:
 @contextmanager
 def run_cluster(folder: Path, **settings: object) -> Iterator[Cluster]:
     """Everything but the workers, which a test starts as it likes; ends all of it."""
-    valkey, url = start_valkey(folder)
-    values = make_settings(folder, url, **settings)
+    port = free_port()
+    valkey = start_valkey(folder, port)
+    values = make_settings(folder, broker_url(port), **settings)
     migrate(values.database_url.get_secret_value())
     with open_client(values) as client:
-        cluster = Cluster(folder, values, client, valkey)
+        cluster = Cluster(folder, values, client, valkey, port)
         try:
             yield cluster
         finally:
-            for process in [*cluster.processes, valkey]:
+            for process in [*cluster.processes, cluster.valkey]:
                 if process.popen.poll() is None:
                     process.stop()

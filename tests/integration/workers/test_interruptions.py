@@ -1,10 +1,18 @@
 """Workers and queues that die, stop or fall silent; jobs that are cancelled."""
 
 import signal
+from pathlib import Path
 
 import psutil
 import pytest
-from tests.integration.workers.harness import PATIENCE_SECONDS, TRAINING, Cluster, Process, until
+from tests.integration.workers.harness import (
+    PATIENCE_SECONDS,
+    TRAINING,
+    Cluster,
+    Process,
+    run_cluster,
+    until,
+)
 
 from cerebras_contract.states import JobStatus, StageStatus
 
@@ -134,3 +142,13 @@ def test_without_redis_jobs_run_and_workers_stop(cluster: Cluster) -> None:
     until(lambda: "late" in cluster.living_workers(), "a worker started without Redis")
     assert late_starter.stop() == 0
     assert all(b"canary" not in worker.log.read_bytes() for worker in cluster.processes)
+
+
+def test_after_redis_came_back_workers_hear_it_again(tmp_path: Path) -> None:
+    with run_cluster(tmp_path, poll_seconds=3600.0) as cluster:
+        cluster.start_workers()
+        cluster.finished(cluster.submit(TRAINING).id)
+        cluster.valkey.stop(signal.SIGKILL)
+        job = cluster.submit(TRAINING + "# without a bell")
+        cluster.restart_valkey()
+        cluster.finished(job.id)

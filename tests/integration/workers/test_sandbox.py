@@ -59,8 +59,8 @@ os.wait()
 
 def what_it_sees(cluster: Cluster) -> dict[str, Any]:
     cluster.start_workers()
-    port = cluster.settings.broker_url.get_secret_value().rpartition(":")[2].partition("/")[0]
-    job = cluster.finished(cluster.submit(LOOKS_AROUND.replace("VALKEY_PORT", port)).id)
+    script = LOOKS_AROUND.replace("VALKEY_PORT", str(cluster.valkey_port))
+    job = cluster.finished(cluster.submit(script).id)
     seen: dict[str, Any] = json.loads(cluster.log_of(job.id))
     return seen
 

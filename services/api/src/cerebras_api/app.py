@@ -4,6 +4,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
+from typing import Any
 
 from fastapi import Depends, FastAPI
 
@@ -11,10 +12,14 @@ from cerebras_api.context import authorize, open_context
 from cerebras_api.errors import handle_errors
 from cerebras_api.guard import Guard
 from cerebras_api.routes import artifacts, bundles, checkpoints, cluster, jobs, stream, telemetry
-from cerebras_contract.wire import API_PREFIX
+from cerebras_contract.wire import API_PREFIX, ErrorResponse
 from cerebras_controlplane.jobs.reconcile import sweep_until
 from cerebras_controlplane.settings import Settings
 
+ERRORS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": ErrorResponse, "description": "The request's fault."},
+    "5XX": {"model": ErrorResponse, "description": "The cluster's fault."},
+}
 SWEEPER_JOIN_SECONDS = 2.0  # it may be waiting for a broker that does not answer
 
 
@@ -39,9 +44,9 @@ def create_app(settings: Settings) -> FastAPI:
         separate_input_output_schemas=False,
     )
     app.state.context = context
-    app.include_router(cluster.public, prefix=API_PREFIX)
+    app.include_router(cluster.public, prefix=API_PREFIX, responses=ERRORS)
     for room in (cluster, bundles, jobs, telemetry, stream, checkpoints, artifacts):
-        app.include_router(room.router, prefix=API_PREFIX, dependencies=[Depends(authorize)])
+        app.include_router(room.router, prefix=API_PREFIX, dependencies=[Depends(authorize)], responses=ERRORS)
     handle_errors(app)
     app.add_middleware(Guard, allowed_hosts=settings.allowed_hosts)
     return app

@@ -9,7 +9,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from cerebras_controlplane.auth.bearer import check_key, read_key
 from cerebras_controlplane.db import Sessions, open_engine, open_sessions
-from cerebras_controlplane.queue.celery_app import make_celery
+from cerebras_controlplane.queue.celery_app import make_ringer
 from cerebras_controlplane.settings import Settings
 from cerebras_controlplane.storage.blobs import BlobStore
 
@@ -32,7 +32,7 @@ def open_context(settings: Settings) -> Context:
         settings=settings,
         sessions=open_sessions(open_engine(settings.database_url.get_secret_value())),
         blobs=BlobStore(settings.blob_folder),
-        celery=make_celery(settings.broker_url.get_secret_value()),
+        celery=make_ringer(settings.broker_url.get_secret_value()),
         api_key=read_key(settings.api_key_file),
     )
 

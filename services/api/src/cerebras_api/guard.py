@@ -27,7 +27,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started_at, status = time.monotonic(), 0
+        started_at, status = time.monotonic(), 500
 
         async def note_status(message: Message) -> None:
             nonlocal status

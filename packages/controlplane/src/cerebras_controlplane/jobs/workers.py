@@ -16,7 +16,7 @@ FORGOTTEN_SECONDS = 3600.0
 
 
 def register_worker(session: Session, name: str, kind: StageKind, versions: Versions) -> None:
-    """Note that a worker has started."""
+    """Note that a worker lives and has nothing to do."""
     session.merge(
         Worker(
             name=name,
@@ -29,10 +29,10 @@ def register_worker(session: Session, name: str, kind: StageKind, versions: Vers
     )
 
 
-def hear_of_worker(session: Session, name: str, busy_with: str | None) -> None:
-    """Note that a worker lives, and the id of the job it is busy with."""
+def hear_of_worker(session: Session, name: str, job_id: str) -> None:
+    """Note that a worker lives, and the job it is busy with."""
     worker = session.get_one(Worker, name)
-    worker.last_seen, worker.busy_with = now(session), busy_with
+    worker.last_seen, worker.busy_with = now(session), job_id
 
 
 def live_versions(session: Session) -> list[Versions]:

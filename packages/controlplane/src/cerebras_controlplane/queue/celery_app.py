@@ -20,20 +20,29 @@ CELERY_SETTINGS = {
     "worker_enable_remote_control": False,  # its keys in Redis never expire
     "worker_send_task_events": False,
     "worker_hijack_root_logger": False,
-    "broker_transport_options": {
-        "visibility_timeout": 600,
-        "socket_timeout": 30,
-        "socket_connect_timeout": 5,
-        "socket_keepalive": True,
-        "health_check_interval": 25,
-        "retry_on_timeout": True,
-        "max_retries": 0,  # of a sender: a dead Redis must not hold up a request, the poll covers it
-    },
+}
+TRANSPORT_OPTIONS = {
+    "visibility_timeout": 600,
+    "socket_connect_timeout": 2,
+    "socket_keepalive": True,
+    "health_check_interval": 25,
+    "retry_on_timeout": True,
 }
 
 
-def make_celery(broker_url: str) -> Celery:
-    """A Celery application for sending and for receiving; it opens no connection yet."""
+def make_listener(broker_url: str) -> Celery:
+    """A Celery application that waits for rings; it opens no connection yet."""
+    return _make(broker_url, {"socket_timeout": 30})
+
+
+def make_ringer(broker_url: str) -> Celery:
+    """A Celery application that rings. It gives up soon: nobody may wait for a Redis that does not answer,
+    since workers find the work by polling."""
+    return _make(broker_url, {"socket_timeout": 2, "max_retries": 0})
+
+
+def _make(broker_url: str, transport_options: dict[str, float]) -> Celery:
     celery = Celery("cerebras", broker=broker_url, set_as_current=False)
     celery.conf.update(CELERY_SETTINGS)
+    celery.conf.broker_transport_options = TRANSPORT_OPTIONS | transport_options
     return celery

@@ -100,7 +100,7 @@ class UserProcess:
             with suppress(ProcessLookupError):
                 os.kill(self._sandbox_pid or self._popen.pid, signal.SIGKILL)
         if self._sandbox_pid is None:
-            _kill_marked(self._folder)
+            kill_marked(self._folder)
         end = _end_of(self._popen.wait())
         if self._status is not None:
             self._status.close()
@@ -171,11 +171,12 @@ def _last_line(log: Path) -> str:
     return lines[-1] if lines else "bubblewrap ended without a word"
 
 
-def _kill_marked(folder: Path) -> None:
-    """Kill every process that carries the run's mark, whatever session or parent it has by now."""
+def kill_marked(folder: Path) -> None:
+    """Kill every process of a run in this folder, whatever session or parent it has by now."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if process.environ().get(RUN_MARK) == str(folder):
+            mark = process.environ().get(RUN_MARK)
+            if mark is not None and Path(mark).is_relative_to(folder):
                 process.kill()
 
 

@@ -5,6 +5,7 @@ import shutil
 import signal
 import sys
 import threading
+from pathlib import Path
 
 import structlog
 from sqlalchemy.exc import OperationalError
@@ -13,9 +14,11 @@ from cerebras_contract.errors import ReportedError
 from cerebras_contract.states import QUEUE_OF_STAGE
 from cerebras_controlplane.db import writing
 from cerebras_controlplane.jobs.claim import claim_stage
-from cerebras_controlplane.jobs.workers import hear_of_worker, register_worker
+from cerebras_controlplane.jobs.workers import register_worker
 from cerebras_controlplane.log_setup import set_up_logs
+from cerebras_controlplane.queue.celery_app import make_listener
 from cerebras_controlplane.queue.doorbell import Doorbell, listen
+from cerebras_controlplane.sandbox.process import kill_marked
 from cerebras_controlplane.settings import read_settings
 from cerebras_controlplane.worker.run_folder import own_folder
 from cerebras_controlplane.worker.stage import run_stage
@@ -36,15 +39,20 @@ def serve(handler: StageHandler) -> int:
     except ReportedError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    shutil.rmtree(own_folder(tools), ignore_errors=True)  # left by a killed predecessor of this name
+    _clear_remains(own_folder(tools))
     bell: Doorbell = queue.SimpleQueue()
     stopping = _stop_on_signals(bell)
-    listen(tools.celery, QUEUE_OF_STAGE[handler.kind], bell)
-    _register(tools, handler)
+    listen(make_listener(tools.settings.broker_url.get_secret_value()), QUEUE_OF_STAGE[handler.kind], bell)
     while not stopping.is_set():
         if not _work_once(tools, handler, stopping):
             _wait_for_bell(bell, tools.settings.poll_seconds)
     return 0
+
+
+def _clear_remains(folder: Path) -> None:
+    """End and remove what a killed predecessor of this name left."""
+    kill_marked(folder)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _stop_on_signals(bell: Doorbell) -> threading.Event:
@@ -59,17 +67,12 @@ def _stop_on_signals(bell: Doorbell) -> threading.Event:
     return stopping
 
 
-def _register(tools: Tools, handler: StageHandler) -> None:
-    with writing(tools.sessions) as session:
-        register_worker(session, tools.settings.worker_name, handler.kind, tools.user_python.versions)
-
-
 def _work_once(tools: Tools, handler: StageHandler, stopping: threading.Event) -> bool:
     """Do the best waiting stage; False if there was none, or no database to ask."""
     settings = tools.settings
     try:
         with writing(tools.sessions) as session:
-            hear_of_worker(session, settings.worker_name, busy_with=None)
+            register_worker(session, settings.worker_name, handler.kind, tools.user_python.versions)
         claim = claim_stage(tools.sessions, handler.kind, settings.worker_name, settings.lease_seconds)
     except OperationalError as error:
         log.warning("cannot reach the database", reason=type(error).__name__)

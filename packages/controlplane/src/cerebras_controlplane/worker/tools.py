@@ -10,7 +10,7 @@ from cerebras_contract.run_directory import RunDirectory
 from cerebras_contract.states import StageKind
 from cerebras_controlplane.db import Sessions, open_engine, open_sessions
 from cerebras_controlplane.jobs.claim import Claim
-from cerebras_controlplane.queue.celery_app import make_celery
+from cerebras_controlplane.queue.celery_app import make_ringer
 from cerebras_controlplane.sandbox.process import check_sandbox, clean_environment
 from cerebras_controlplane.sandbox.user_python import UserPython, probe_user_python
 from cerebras_controlplane.settings import Settings
@@ -54,6 +54,6 @@ def open_tools(settings: Settings) -> Tools:
         settings=settings,
         sessions=open_sessions(open_engine(settings.database_url.get_secret_value())),
         blobs=BlobStore(settings.blob_folder),
-        celery=make_celery(settings.broker_url.get_secret_value()),
+        celery=make_ringer(settings.broker_url.get_secret_value()),
         user_python=user_python,
     )
