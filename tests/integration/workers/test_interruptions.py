@@ -58,14 +58,15 @@ def all_gone(processes: list[psutil.Process]) -> bool:
     return not alive
 
 
-def test_a_killed_worker_loses_its_stage_to_another(cluster: Cluster) -> None:
+@pytest.mark.parametrize("successor", ["run-worker", "another"])
+def test_the_stage_of_a_killed_worker_is_done_by_its_successor(cluster: Cluster, successor: str) -> None:
     _, worker = cluster.start_workers()
     job = cluster.submit(HANGS_ONCE)
     wait_until_it_hangs(cluster, job.id)
     orphans = user_processes(worker)
     worker.stop(signal.SIGKILL)
     assert all_gone(orphans)
-    cluster.start_worker("cerebras_runner_worker", "run-worker")
+    cluster.start_worker("cerebras_runner_worker", successor)
     job = cluster.finished(job.id)
     assert (job.stages[0].attempts, job.stages[1].attempts) == (1, 2)
     assert cluster.log_of(job.id).endswith(b"attempt 2\n")

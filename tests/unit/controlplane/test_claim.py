@@ -10,7 +10,7 @@ from cerebras_controlplane.artifacts.repository import register
 from cerebras_controlplane.db import Sessions, now, reading, writing
 from cerebras_controlplane.jobs import finish, service
 from cerebras_controlplane.jobs.claim import Answer, Claim, StageLostError, claim_stage, hold, renew
-from cerebras_controlplane.jobs.reconcile import take_from_lost_workers
+from cerebras_controlplane.jobs.reconcile import take_from_lost_workers, take_from_predecessor
 from cerebras_controlplane.jobs.repository import find_job
 from cerebras_controlplane.models import Job
 
@@ -114,6 +114,16 @@ def test_a_worker_whose_stage_was_taken_writes_nothing(sessions: Sessions) -> No
     with pytest.raises(StageLostError), writing(sessions) as session:
         finish.succeed(session, hold(session, stale), "done")
     assert job_of(sessions, job_id).stages[0].status is StageStatus.RUNNING
+
+
+def test_a_worker_that_starts_again_gives_back_what_its_name_held(sessions: Sessions) -> None:
+    mine, other = make_job(sessions), make_job(sessions)
+    for name in ("mine", "other"):
+        make_worker(sessions, StageKind.COMPILE, name)
+        assert claim_stage(sessions, StageKind.COMPILE, name, LEASE_SECONDS) is not None
+    take_from_predecessor(sessions, "mine", MAX_ATTEMPTS)
+    assert job_of(sessions, mine).stages[0].status is StageStatus.QUEUED
+    assert job_of(sessions, other).stages[0].status is StageStatus.RUNNING
 
 
 def test_a_lease_that_has_not_expired_is_left(sessions: Sessions) -> None:

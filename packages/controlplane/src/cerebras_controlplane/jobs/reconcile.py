@@ -4,7 +4,7 @@ import threading
 
 import structlog
 from celery import Celery
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
@@ -43,19 +43,24 @@ def sweep_until(stop: threading.Event, sessions: Sessions, celery: Celery, setti
 def take_from_lost_workers(sessions: Sessions, max_attempts: int) -> None:
     """Requeue the stages whose lease has run out; after `max_attempts` they fail (worker.lost)."""
     with writing(sessions) as session:
-        expired = session.scalars(
-            select(Stage)
-            .where(Stage.status == StageStatus.RUNNING, Stage.lease_expires_at < now(session))
-            .order_by(Stage.number)
-            .with_for_update()
-        )
-        for stage in expired.all():
-            _take(session, stage, max_attempts)
+        _take_where(session, Stage.lease_expires_at < now(session), max_attempts)
+
+
+def take_from_predecessor(sessions: Sessions, worker: str, max_attempts: int) -> None:
+    """The same for a worker that has just started, and whose name still holds a stage: it was killed."""
+    with writing(sessions) as session:
+        _take_where(session, Stage.worker == worker, max_attempts)
+
+
+def _take_where(session: Session, condition: ColumnElement[bool], max_attempts: int) -> None:
+    running = select(Stage).where(Stage.status == StageStatus.RUNNING, condition)
+    for stage in session.scalars(running.order_by(Stage.number).with_for_update()).all():
+        _take(session, stage, max_attempts)
 
 
 def _take(session: Session, stage: Stage, max_attempts: int) -> None:
     session.refresh(stage.job, with_for_update=True)
-    lost = f"worker {stage.worker} was not heard of in attempt {stage.attempt}"
+    lost = f"worker {stage.worker} was lost in attempt {stage.attempt}"
     log.warning("stage taken from a lost worker", job=stage.job.id, stage=str(stage.kind), worker=stage.worker)
     if stage.attempt < max_attempts:
         return finish.give_back(session, stage, lost)

@@ -5,7 +5,6 @@ import shutil
 import signal
 import sys
 import threading
-from pathlib import Path
 
 import structlog
 from sqlalchemy.exc import OperationalError
@@ -14,6 +13,7 @@ from cerebras_contract.errors import ReportedError
 from cerebras_contract.states import QUEUE_OF_STAGE
 from cerebras_controlplane.db import writing
 from cerebras_controlplane.jobs.claim import claim_stage
+from cerebras_controlplane.jobs.reconcile import take_from_predecessor
 from cerebras_controlplane.jobs.workers import register_worker
 from cerebras_controlplane.log_setup import set_up_logs
 from cerebras_controlplane.queue.celery_app import make_listener
@@ -39,7 +39,7 @@ def serve(handler: StageHandler) -> int:
     except ReportedError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    _clear_remains(own_folder(tools))
+    _clear_remains(tools)
     bell: Doorbell = queue.SimpleQueue()
     stopping = _stop_on_signals(bell)
     listen(make_listener(tools.settings.broker_url.get_secret_value()), QUEUE_OF_STAGE[handler.kind], bell)
@@ -49,10 +49,11 @@ def serve(handler: StageHandler) -> int:
     return 0
 
 
-def _clear_remains(folder: Path) -> None:
-    """End and remove what a killed predecessor of this name left."""
-    kill_marked(folder)
-    shutil.rmtree(folder, ignore_errors=True)
+def _clear_remains(tools: Tools) -> None:
+    """End, requeue and remove what a killed predecessor of this name left."""
+    kill_marked(own_folder(tools))
+    shutil.rmtree(own_folder(tools), ignore_errors=True)
+    take_from_predecessor(tools.sessions, tools.settings.worker_name, tools.settings.max_attempts)
 
 
 def _stop_on_signals(bell: Doorbell) -> threading.Event:
