@@ -4,10 +4,11 @@ import shutil
 import sys
 from pathlib import Path
 
+from local_cluster import cluster, run
+
 from cerebras_cloud.client import Client
 from cerebras_cloud.connection import find_endpoint
 from cerebras_contract.states import JobStatus
-from local_cluster import cluster, run
 
 ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / ".demo" / "cluster"

@@ -26,7 +26,7 @@ from cerebras_pytorch.training.start import start_training
 from cerebras_wafer.compiler.emit import write_artifact
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions
 from cerebras_wafer.compiler.pipeline import compile_step
-from cerebras_wafer.compiler.report.text import megabytes
+from cerebras_wafer.compiler.report.text import readable_size
 from cerebras_wafer.errors import CompileError
 from cerebras_wafer.simulator.load import is_complete, read_manifest
 
@@ -83,7 +83,8 @@ def compile(  # noqa: A001 (the name scripts use)
 def _refuse_wrong_arguments(
     context: Context, model: object, optimizer: object, criterion: object, loader: object
 ) -> None:
-    if context.session is not None or context.process.artifact_key is not None:
+    in_a_job = context.process.stage is not None
+    if context.session is not None or (in_a_job and context.process.artifact_key is not None):
         raise ReportedError(
             ErrorReport(
                 code=ErrorCode.SCRIPT_COMPILED_TWICE,
@@ -144,12 +145,12 @@ def _log_report(report: Report) -> None:
     memory = report.memory
     for layer in report.layers:
         logger.info(
-            f"Layer {layer.name}: {layer.seconds * 1e3:.3f} ms a step, weights {megabytes(layer.weight_bytes)},"
+            f"Layer {layer.name}: {layer.seconds * 1e3:.3f} ms a step, weights {readable_size(layer.weight_bytes)},"
             f" bound by {layer.bound}"
         )
     logger.info(
-        f"Memory estimate: weights {megabytes(memory.weights_bytes)}, optimizer state"
-        f" {megabytes(memory.optimizer_state_bytes)}, activations {megabytes(memory.activations_bytes)} of"
+        f"Memory estimate: weights {readable_size(memory.weights_bytes)}, optimizer state"
+        f" {readable_size(memory.optimizer_state_bytes)}, activations {readable_size(memory.activations_bytes)} of"
         f" {memory.wafer_sram_bytes / 1e9:.1f} GB on the wafer"
     )
     logger.info(

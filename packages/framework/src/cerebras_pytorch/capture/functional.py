@@ -19,6 +19,7 @@ from torch._functorch._aot_autograd.descriptors import (
     TangentAOTInput,
 )
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+from torch._guards import detect_fake_mode
 from torch.utils import _pytree as pytree
 
 from cerebras_wafer.compiler.frontends.training_step import Program
@@ -44,7 +45,7 @@ def trace(module: nn.Module, arguments: tuple[Any, ...], name_input: NameInput) 
         warnings.simplefilter("ignore")  # about PyTorch's own internals; the user's script keeps its warnings
         exported = _export(module, arguments)
         joint = aot_export_joint_with_descriptors(
-            stack, exported.module(check_guards=False), arguments, decompositions={}
+            stack, exported.module(check_guards=False), _fake(arguments, exported), decompositions={}
         )
     graph_module = joint.graph_module
     assert isinstance(graph_module, torch.fx.GraphModule)
@@ -60,6 +61,15 @@ def _export(module: nn.Module, arguments: tuple[Any, ...]) -> torch.export.Expor
         return torch.export.export(module, arguments, strict=False)
     except Exception as error:
         raise _cannot_capture(module, error) from error
+
+
+def _fake(arguments: tuple[Any, ...], exported: torch.export.ExportedProgram) -> Any:
+    """The arguments under the fake mode of the export, in which a number read from a tensor stays a symbol."""
+    values = [node.meta.get("val") for node in exported.graph.nodes if node.op == "placeholder"]
+    mode = detect_fake_mode(values)
+    if mode is None:
+        raise CompilerBug("an export without fake tensors")
+    return pytree.tree_map_only(torch.Tensor, lambda tensor: mode.from_tensor(tensor, static_shapes=True), arguments)
 
 
 def _cannot_capture(module: nn.Module, error: Exception) -> CompileError:

@@ -30,7 +30,7 @@ def schedule(graph: KernelGraph, step: TrainingStep, options: CompileOptions, sy
     micro_batch = _micro_batch(per_system, saved_per_system, system)
     share = micro_batch / step.batch_size
     kernels = [_kernel_plan(kernel, share, step, options, system) for kernel in graph.kernels]
-    layers = _layers(kernels, options, system)
+    layers = _layers(graph, kernels, options, step, system)
     micro_batches = per_system // micro_batch
     return Plan(
         system=system.name,
@@ -92,26 +92,38 @@ def _weight_bytes(names: tuple[str, ...], step: TrainingStep, options: CompileOp
     return _weight_width(options) * sum(sizes[name] for name in names)
 
 
-def _layers(kernels: list[KernelPlan], options: CompileOptions, system: SystemSpec) -> list[LayerPlan]:
-    """Layers in the order of forward. A module with weights begins one; those without join the one before."""
+def _layers(
+    graph: KernelGraph, kernels: list[KernelPlan], options: CompileOptions, step: TrainingStep, system: SystemSpec
+) -> list[LayerPlan]:
+    """Layers in the order of forward. A module with weights is one; those without join the one before."""
+    weights = _weights_of_modules(graph)
     layer_of_module: dict[str, str] = {}
-    weights: dict[str, int] = defaultdict(int)
-    current = ""
-    for kernel in kernels:
-        if kernel.phase != Phase.FORWARD:
-            continue
-        if kernel.weight_bytes or not current:
-            current = layer_of_module.get(kernel.module, kernel.module) or "model"
-            weights[current] = max(weights[current], kernel.weight_bytes)
-        layer_of_module.setdefault(kernel.module, current)
+    layer = next(iter(weights), "")
+    for kernel in graph.of(Phase.FORWARD):
+        layer = kernel.module if kernel.module in weights else layer
+        layer_of_module.setdefault(kernel.module, layer)
     cycles: dict[tuple[str, Phase], int] = defaultdict(int)
-    for kernel in kernels:
-        cycles[layer_of_module.get(kernel.module, current), kernel.phase] += kernel.cycles
-    gradient_bytes = {
-        name: round(weight_bytes / _weight_width(options) * system.gradient_bytes_per_parameter)
-        for name, weight_bytes in weights.items()
-    }
-    return [_layer(name, cycles, weights[name], gradient_bytes[name], system) for name in weights]
+    for planned in kernels:
+        owner = layer if planned.phase == Phase.LOSS else layer_of_module.get(planned.module, layer)
+        cycles[owner, planned.phase] += planned.cycles
+    return [
+        _layer(module, cycles, _weight_bytes(names, step, options), _gradient_bytes(names, step, system), system)
+        for module, names in weights.items()
+    ]
+
+
+def _weights_of_modules(graph: KernelGraph) -> dict[str, tuple[str, ...]]:
+    """Names of the weights that each module reads, modules in the order of forward."""
+    found: dict[str, dict[str, None]] = {}
+    for kernel in graph.of(Phase.FORWARD):
+        if kernel.parameters:
+            found.setdefault(kernel.module, {}).update(dict.fromkeys(kernel.parameters))
+    return {module: tuple(names) for module, names in found.items()}
+
+
+def _gradient_bytes(names: tuple[str, ...], step: TrainingStep, system: SystemSpec) -> int:
+    elements = sum(math.prod(spec.shape) for spec in step.parameters if spec.name in names)
+    return round(elements * system.gradient_bytes_per_parameter)
 
 
 def _weight_width(options: CompileOptions) -> int:
@@ -136,7 +148,7 @@ def _layer(
     streaming = 2 * weights_in + gradients_out
     largest = max(overhead, forward + backward, streaming)
     return LayerPlan(
-        name=name,
+        name=name or "model",
         weight_bytes=weight_bytes,
         gradient_bytes=gradient_bytes,
         forward_cycles=forward,

@@ -18,16 +18,16 @@ def report_text(report: Report) -> str:
         f"Active PEs                {report.active_pes:,}",
         f"Compute Utilization       {report.compute_utilization:.4%}",
         "",
-        f"Weights                   {megabytes(memory.weights_bytes)}",
-        f"Optimizer state           {megabytes(memory.optimizer_state_bytes)}",
-        f"Activations on the wafer  {megabytes(memory.activations_bytes)}"
+        f"Weights                   {readable_size(memory.weights_bytes)}",
+        f"Optimizer state           {readable_size(memory.optimizer_state_bytes)}",
+        f"Activations on the wafer  {readable_size(memory.activations_bytes)}"
         f" of {memory.wafer_sram_bytes / 1e9:.1f} GB SRAM",
         "",
         f"{'Layer':<28}{'time':>12}{'utilization':>14}{'weights':>12}{'output':>12}{'off-wafer':>12}  bound",
     ]
     lines += [
-        f"{row.name:<28}{row.seconds * 1e3:>9.3f} ms{row.utilization:>14.4%}{megabytes(row.weight_bytes):>12}"
-        f"{megabytes(row.output_bytes):>12}{megabytes(row.off_wafer_bytes):>12}  {row.bound}"
+        f"{row.name:<28}{row.seconds * 1e3:>9.3f} ms{row.utilization:>14.4%}{readable_size(row.weight_bytes):>12}"
+        f"{readable_size(row.output_bytes):>12}{readable_size(row.off_wafer_bytes):>12}  {row.bound}"
         for row in report.layers
     ]
     lines += [
@@ -38,5 +38,10 @@ def report_text(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def megabytes(count_bytes: int) -> str:
-    return f"{count_bytes / 1e6:,.2f} MB"
+def readable_size(count_bytes: int) -> str:
+    """Bytes in the largest decimal unit that leaves a number above 1."""
+    size, units = float(count_bytes), ["B", "kB", "MB", "GB", "TB"]
+    while size >= 1000 and len(units) > 1:
+        size /= 1000
+        units.pop(0)
+    return f"{size:,.0f} {units[0]}" if units[0] == "B" else f"{size:,.2f} {units[0]}"

@@ -1,0 +1,55 @@
+"""What crosses process boundaries keeps its values, and its tables are complete."""
+
+import math
+
+import pytest
+
+from cerebras_contract.errors import ERROR_PROPERTIES, ErrorCode, ErrorReport, ReportedError
+from cerebras_contract.events import RUN_EVENT, MetricEvent
+from cerebras_contract.jobs import MetricPoint
+from cerebras_contract.systems import load_system, system_names
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, 1e308, 5e-324, -0.0, 0.1])
+def test_every_float_survives_json(value):
+    event = MetricEvent(sequence=1, time=0.0, step=1, values={"loss": value})
+    assert RUN_EVENT.validate_json(event.model_dump_json()) == event
+    point = MetricPoint(name="loss", step=1, value=value, time=0.0)
+    read = MetricPoint.model_validate_json(point.model_dump_json())
+    assert math.copysign(1, read.value) == math.copysign(1, value)
+    assert read == point
+
+
+def test_nan_survives_json():
+    event = MetricEvent(sequence=1, time=0.0, step=1, values={"loss": math.nan})
+    assert '"NaN"' in event.model_dump_json()
+    read = RUN_EVENT.validate_json(event.model_dump_json())
+    assert isinstance(read, MetricEvent)
+    assert math.isnan(read.values["loss"])
+
+
+def test_every_error_code_has_its_properties():
+    assert set(ERROR_PROPERTIES) == set(ErrorCode)
+
+
+def test_an_error_is_shown_with_its_place_and_advice():
+    report = ErrorReport(
+        code=ErrorCode.SCRIPT_RAISED, message="ValueError: no", file="train.py", line=7, advice="Fix it."
+    )
+    assert str(ReportedError(report)) == "train.py:7: ValueError: no [script.raised]\n  Fix it."
+
+
+@pytest.mark.parametrize(
+    ("name", "processing_elements", "peak_petaflops"), [("cs-2", 745_500, 5.07), ("cs-3", 893_064, 12.5)]
+)
+def test_the_figures_of_a_system_reproduce_its_published_grid_and_peak(name, processing_elements, peak_petaflops):
+    spec = load_system(name)
+    assert spec.processing_elements == processing_elements
+    peak = 2 * spec.pe_cycles_per_second * spec.half_multiply_adds_per_cycle / 1e15
+    assert peak == pytest.approx(peak_petaflops, rel=0.01)
+
+
+def test_an_unknown_system_names_the_known_ones():
+    assert system_names() == ["cs-1", "cs-2", "cs-3"]
+    with pytest.raises(ReportedError, match="cs-1, cs-2, cs-3"):
+        load_system("cs-9")

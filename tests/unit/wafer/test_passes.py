@@ -1,0 +1,139 @@
+"""The compiler's passes, on a small real model."""
+
+import math
+
+import pytest
+import torch
+from tests.fixtures.training import BATCH, Network, compiled
+from torch import nn
+
+from cerebras_contract.artifacts import Phase, PrecisionSpec, ProgramName
+from cerebras_contract.systems import load_system
+from cerebras_wafer.compiler.frontends.flat import output_nodes
+from cerebras_wafer.errors import CompileError
+from cerebras_wafer.hardware.costs import streaming_cycles
+
+
+def test_kernels_know_their_module_and_the_line_that_called_them():
+    plan = compiled().plan
+    conv = next(kernel for kernel in plan.kernels if kernel.kind == "conv2d" and kernel.phase == Phase.FORWARD)
+    assert conv.module == "conv"
+    assert conv.source is not None
+    assert "fixtures/training.py:" in conv.source
+    assert {kernel.module for kernel in plan.kernels} >= {"conv", "norm", "head", "optimizer"}
+
+
+def test_multiply_adds_are_those_of_the_layers():
+    kernels = compiled().plan.kernels
+    by_kernel = {(k.kind, k.phase): k.multiply_adds for k in kernels if k.multiply_adds}
+    convolution, linear = BATCH * 36 * 4 * 9, BATCH * 36 * 3
+    assert by_kernel["conv2d", Phase.FORWARD] == convolution
+    assert by_kernel["conv2d", Phase.BACKWARD] == convolution  # the input image needs no gradient
+    assert by_kernel["matmul", Phase.FORWARD] == linear
+    assert sum(k.multiply_adds for k in kernels if k.kind == "matmul" and k.phase == Phase.BACKWARD) == 2 * linear
+
+
+def test_every_layer_with_weights_is_scheduled_once_in_order():
+    plan = compiled().plan
+    assert [layer.name for layer in plan.layers] == ["conv", "norm", "head"]
+    assert plan.step_cycles == sum(layer.total_cycles for layer in plan.layers)
+    assert 0 < plan.evaluation_cycles < plan.step_cycles
+
+
+def test_a_layer_takes_what_the_formula_says():
+    plan = compiled(precision=PrecisionSpec(compute_dtype="float16")).plan
+    spec, head = load_system("cs-2"), plan.layers[-1]
+    weights = 36 * 3 + 3
+    assert head.weight_bytes == 2 * weights
+    assert head.weights_in_cycles == streaming_cycles(spec, 2 * weights)
+    assert head.gradients_out_cycles == streaming_cycles(spec, spec.gradient_bytes_per_parameter * weights)
+    streamed = max(head.backward_cycles, head.weights_in_cycles + head.gradients_out_cycles)
+    overhead = round(spec.layer_overhead_seconds * spec.clock_hz)
+    assert head.total_cycles == max(head.forward_cycles, head.weights_in_cycles) + streamed + overhead
+
+
+def test_the_batch_is_divided_among_the_systems():
+    one, two = compiled().plan, compiled(num_csx=2).plan
+    assert (one.micro_batch, two.micro_batch) == (BATCH, BATCH // 2)
+    with pytest.raises(CompileError, match="8 samples cannot be divided evenly among 3 systems"):
+        compiled(num_csx=3)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_float32_rounded_where_kernels_meet(dtype):
+    result = compiled(nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), precision=PrecisionSpec(compute_dtype=dtype))
+    forward = result.programs[ProgramName.FORWARD]
+    torch.manual_seed(2)
+    weight, bias, image = torch.randn(3, 36), torch.randn(3), torch.randn(BATCH, 1, 6, 6)
+    values = {"parameter:1.weight": weight, "parameter:1.bias": bias, "input:0": image}
+    output, *_ = forward.graph_module(*(values[role] for role in forward.inputs))
+
+    def rounded(tensor):
+        return tensor.to(getattr(torch, dtype)).float()
+
+    expected = rounded(torch.addmm(rounded(bias), rounded(image).flatten(1), rounded(weight).t()))
+    assert torch.equal(output, expected)
+
+
+def test_single_precision_is_left_as_it_is():
+    graphs = [program.graph_module.graph for program in compiled().programs.values()]
+    assert not [node for graph in graphs for node in graph.nodes if "_to_copy" in str(node.target)]
+
+
+def test_statistics_of_a_norm_stay_single_precision():
+    program = compiled(precision=PrecisionSpec(compute_dtype="float16")).programs[ProgramName.FORWARD]
+    returned = dict(zip(program.outputs, output_nodes(program.graph_module), strict=True))
+    mean = returned["buffer:norm.running_mean"]
+    assert mean is not None
+    assert "getitem" in mean.name
+
+
+class Sorts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(36, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.sort(x.flatten(1), dim=1)[0])
+
+
+def test_an_operation_without_a_kernel_is_refused_with_its_place():
+    with pytest.raises(CompileError) as caught:
+        compiled(Sorts())
+    report = caught.value.report
+    assert "aten.sort" in report.message
+    assert report.file is not None
+    assert report.file.endswith("test_passes.py")
+    assert report.line is not None
+
+
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(36, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            x = -x
+        return self.head(x.flatten(1))
+
+
+def test_a_branch_on_data_is_refused_with_its_line_and_what_to_write_instead():
+    with pytest.raises(CompileError) as caught:
+        compiled(Branches())
+    report = caught.value.report
+    assert report.file is not None
+    assert report.file.endswith("test_passes.py")
+    assert "torch.where" in (report.advice or "")
+
+
+def test_utilization_is_a_fraction_of_the_peak():
+    report = compiled().report
+    assert 0 < report.compute_utilization < 1
+    assert all(0 <= layer.utilization < 1 for layer in report.layers)
+    assert report.samples_per_second < report.compute_samples_per_second
+    assert math.isclose(sum(layer.seconds for layer in report.layers), BATCH / report.samples_per_second)
+
+
+def test_the_network_used_here_has_what_it_says():
+    assert sum(parameter.numel() for parameter in Network().parameters()) == compiled().report.parameters
