@@ -27,14 +27,15 @@ def main() -> int:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--user-python", type=Path, required=True)
     arguments = parser.parse_args()
+    python = arguments.user_python.absolute()
     shutil.rmtree(WORK, ignore_errors=True)
     folder = WORK / "script"
     script = _lay_out(arguments.script, arguments.data, folder)
     print(f"--- by hand: python {script.name}", flush=True)
-    if subprocess.run([arguments.user_python, script.name], cwd=folder, check=False).returncode:
+    if subprocess.run([python, script.name], cwd=folder, check=False).returncode:
         return 1
     print(f"\n--- as a job: cerebras-cloud submit {script.name}", flush=True)
-    with cluster(WORK / "cluster", ["--user-python", str(arguments.user_python.absolute())]):
+    with cluster(WORK / "cluster", ["--user-python", str(python)]):
         return run("submit", script.name, "--home", WORK / "cluster", folder=folder)
 
 

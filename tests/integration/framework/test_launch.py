@@ -157,3 +157,20 @@ def test_sigterm_finishes_the_step_saves_it_and_exits(tmp_path):
     assert 2 <= result.last_step < 10
     assert [path.name for path in directory.checkpoints.iterdir()] == [f"step_{result.last_step}"]
     assert events(directory)[-1].kind == "checkpoint"
+
+
+def test_by_hand_a_refusal_is_its_report_and_an_error_of_the_script_its_traceback(tmp_path):
+    def run_by_hand(script: str) -> tuple[int, str]:
+        (tmp_path / "train.py").write_text(script)
+        done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+        return done.returncode, done.stderr
+
+    refused = SCRIPT.format(in_loop="pass").replace("cbt.utils.data.DataLoader(data)", "data")
+    status, errors = run_by_hand(refused)
+    assert status == 1
+    assert errors.startswith("error: train_loader is a list")
+    assert "Traceback" not in errors
+    status, errors = run_by_hand(SCRIPT.format(in_loop="raise ValueError('mine')"))
+    assert status == 1
+    assert errors.startswith("Traceback")
+    assert errors.rstrip().endswith("ValueError: mine")

@@ -137,3 +137,9 @@ def test_utilization_is_a_fraction_of_the_peak():
 
 def test_the_network_used_here_has_what_it_says():
     assert sum(parameter.numel() for parameter in Network().parameters()) == compiled().report.parameters
+
+
+def test_a_refusal_is_said_in_our_words_only(capfd):
+    with pytest.raises(CompileError, match="its Python code depends on the value of a tensor"):
+        compiled(Branches())
+    assert capfd.readouterr().err == ""

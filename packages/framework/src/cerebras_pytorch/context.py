@@ -1,13 +1,16 @@
 """The context: what a script's run is made of, from `init_context` to its exit."""
 
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from cerebras_contract.configuration import RunConfigSection
 from cerebras_contract.configuration_reader import read_configuration
+from cerebras_contract.errors import ReportedError
 from cerebras_contract.run_directory import StageResult
 from cerebras_contract.systems import load_system
 from cerebras_pytorch.events import EventWriter
@@ -86,6 +89,7 @@ def init_context(config: str | Path | None = None) -> Iterator[Context]:
     if _active is not None:
         raise RuntimeError("a context is open already; a process has one at a time")
     set_up_log()
+    sys.excepthook = _show_uncaught
     context = Context(current_process(), Path(config) if config is not None else None)
     _active = context
     try:
@@ -95,6 +99,14 @@ def init_context(config: str | Path | None = None) -> Iterator[Context]:
     finally:
         _active = None
         context.events.close()
+
+
+def _show_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """A reported error that ends a script by hand is shown as its report; any other as Python does."""
+    if isinstance(error, ReportedError):
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+    else:
+        sys.__excepthook__(kind, error, trace)
 
 
 def _finish(context: Context) -> None:

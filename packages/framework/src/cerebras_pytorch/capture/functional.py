@@ -1,8 +1,11 @@
 """One module call as a functional ATen graph over flat tensors."""
 
+import io
+import logging
+import sys
 import warnings
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr
 from typing import Any, NamedTuple
 
 import torch
@@ -41,8 +44,7 @@ def trace(module: nn.Module, arguments: tuple[Any, ...], name_input: NameInput) 
     `name_input` gives the role of a flat input by its number. Raises `CompileError` where the module's code
     cannot be captured.
     """
-    with warnings.catch_warnings(), ExitStack() as stack:
-        warnings.simplefilter("ignore")  # about PyTorch's own internals; the user's script keeps its warnings
+    with _quiet_pytorch(), ExitStack() as stack:
         exported = _export(module, arguments)
         joint = aot_export_joint_with_descriptors(
             stack, exported.module(check_guards=False), _fake(arguments, exported), decompositions={}
@@ -61,6 +63,20 @@ def _export(module: nn.Module, arguments: tuple[Any, ...]) -> torch.export.Expor
         return torch.export.export(module, arguments, strict=False)
     except Exception as error:
         raise _cannot_capture(module, error) from error
+
+
+@contextmanager
+def _quiet_pytorch() -> Iterator[None]:
+    """Keep PyTorch's words about its own internals from the user's log: an error of ours says what they mean."""
+    standard_error = io.StringIO()
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(standard_error):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+    sys.stderr.write(standard_error.getvalue())  # it succeeded: these are the user's own words
 
 
 def _fake(arguments: tuple[Any, ...], exported: torch.export.ExportedProgram) -> Any:
@@ -82,6 +98,8 @@ def _cannot_capture(module: nn.Module, error: Exception) -> CompileError:
             file, line = path, frame.tb_lineno
         frame = frame.tb_next
     reason = next((text for text in str(error).splitlines() if text.strip()), type(error).__name__)
+    if "data-dependent" in reason:
+        reason = "its Python code depends on the value of a tensor"
     return CompileError(
         f"{type(module).__name__} cannot be captured: {reason.strip()}",
         file=file,
