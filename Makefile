@@ -7,7 +7,7 @@ OURS := packages/contract packages/wafer packages/framework packages/controlplan
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check article clean
+.PHONY: help install demo test check bench article clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/ -/'
@@ -31,6 +31,9 @@ check: install   ## static checks: ruff, mypy, import-linter
 
 test: install    ## the whole test suite
 	$(BIN)/python -m pytest
+
+bench: install   ## ratios against what a user would use instead, in one run
+	$(BIN)/python tests/bench/bench_training.py
 
 # The article's script needs torchvision, which needs a torch of its own: an environment of about 5.5 GB.
 ARTICLE_VENV := .venv-article

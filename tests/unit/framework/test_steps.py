@@ -213,3 +213,9 @@ def test_a_wrong_setting_in_the_script_is_refused_where_it_is_made():
         config.max_steps = "many"
     with pytest.raises(ReportedError, match="there is no system 'cs-9'"), cbt.init_context() as context:
         context.set_run_config(cbt.utils.config.RunConfig(system="cs-9"))
+
+
+def test_the_last_step_is_reported_also_where_it_is_no_multiple_of_log_steps(run_folder):
+    train(Network(), sgd, log_steps=2)
+    events = [RUN_EVENT.validate_json(line) for line in (run_folder / "events.jsonl").read_bytes().splitlines()]
+    assert [event.step for event in events if event.kind == "progress"] == [2, 4, 5]

@@ -1,7 +1,6 @@
 """`compile`: capture the training step, compile it once, and train from the artifact."""
 
 import time
-from dataclasses import dataclass
 
 from pydantic import JsonValue
 from torch import nn
@@ -13,7 +12,7 @@ from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
 from cerebras_contract.events import ArtifactEvent
 from cerebras_contract.states import StageKind
 from cerebras_pytorch.amp import MixedPrecision
-from cerebras_pytorch.capture.batch import Batch, divide
+from cerebras_pytorch.capture.batch import divide
 from cerebras_pytorch.capture.step import capture_step
 from cerebras_pytorch.context import Context, active_context
 from cerebras_pytorch.data.loader import DataLoader
@@ -22,25 +21,13 @@ from cerebras_pytorch.ingredients import ingredients_of, what_changed
 from cerebras_pytorch.log import logger
 from cerebras_pytorch.nn import bare_module
 from cerebras_pytorch.training.model import CompiledModel
-from cerebras_pytorch.training.start import start_training
+from cerebras_pytorch.training.start import Parts, start_training
 from cerebras_wafer.compiler.emit import write_artifact
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions
 from cerebras_wafer.compiler.pipeline import compile_step
 from cerebras_wafer.compiler.report.text import readable_size
 from cerebras_wafer.errors import CompileError
 from cerebras_wafer.simulator.load import is_complete, read_manifest
-
-
-@dataclass(frozen=True)
-class Training:
-    """What the user gave to `compile`, looked at once."""
-
-    model: nn.Module
-    optimizer: Optimizer
-    criterion: nn.Module
-    loader: DataLoader
-    batch: Batch
-    options: CompileOptions
 
 
 def compile(  # noqa: A001 (the name scripts use)
@@ -60,7 +47,7 @@ def compile(  # noqa: A001 (the name scripts use)
     context = active_context()
     _refuse_wrong_arguments(context, model, optimizer, criterion, train_loader)
     settings = context.settings
-    training = Training(
+    parts = Parts(
         model=model,
         optimizer=optimizer,
         criterion=criterion,
@@ -73,10 +60,10 @@ def compile(  # noqa: A001 (the name scripts use)
         ),
     )
     if context.process.stage != StageKind.EXECUTE:
-        _ensure_artifact(context, training)
+        _ensure_artifact(context, parts)
     if context.process.stage == StageKind.COMPILE:
         raise CompilePhaseEnd
-    context.session, compiled_model = start_training(context.process, context.settings, context.events, training)
+    context.session, compiled_model = start_training(context.process, settings, context.events, parts)
     return compiled_model
 
 
@@ -102,36 +89,35 @@ def _refuse_wrong_arguments(
             raise CompileError(f"{name} is a {type(value).__name__}, not a {kind.__name__}", advice=advice)
 
 
-def _ensure_artifact(context: Context, training: Training) -> None:
+def _ensure_artifact(context: Context, parts: Parts) -> None:
     """Use the artifact in `compile/` where it fits, else say what changed and compile."""
     folder = context.process.run_directory.compile
-    model = bare_module(training.model)
+    model = bare_module(parts.model)
     ingredients = ingredients_of(
-        model, training.criterion, training.optimizer, training.batch, training.options, context.process.configuration
+        model, parts.criterion, parts.optimizer, parts.batch, parts.options, context.process.configuration
     )
     input_key = sha256_of_json(ingredients)
     started = time.monotonic()
     existing = read_manifest(folder)
     if existing and existing.input_key == input_key and is_complete(folder, existing):
         logger.info(f"Found the artifact {existing.artifact_key} in {folder.name}/: nothing changed, not compiling")
-        key = existing.artifact_key
+        compiled, key = False, existing.artifact_key
     else:
         if existing:
             changes = what_changed(existing.ingredients, ingredients) or ["files of the artifact"]
             logger.info(f"Recompiling, because this changed: {'; '.join(changes)}")
-        key = _compile_into(context, training, input_key, ingredients)
+        compiled, key = True, _compile_into(context, parts, input_key, ingredients)
     context.process.artifact_key = key
     seconds = time.monotonic() - started
-    compiled = not (existing and existing.input_key == input_key)
     context.events.append(ArtifactEvent, artifact_key=key, compiled=compiled, seconds=seconds)
 
 
-def _compile_into(context: Context, training: Training, input_key: str, ingredients: dict[str, JsonValue]) -> str:
+def _compile_into(context: Context, parts: Parts, input_key: str, ingredients: dict[str, JsonValue]) -> str:
     started = time.monotonic()
     logger.info("Compiling the training step; this is done once for a model, batch size and system")
-    step = capture_step(bare_module(training.model), training.criterion, training.optimizer, training.batch)
+    step = capture_step(bare_module(parts.model), parts.criterion, parts.optimizer, parts.batch)
     logger.info(f"Captured the graph: {len(step.parameters)} parameters, optimizer {step.optimizer.name}")
-    compiled = compile_step(step, training.options, logger.info)
+    compiled = compile_step(step, parts.options, logger.info)
     folder = context.process.run_directory.compile
     write_artifact(compiled, folder, input_key, ingredients)
     (folder / ".cerebrasignore").write_text("*\n", encoding="utf-8")

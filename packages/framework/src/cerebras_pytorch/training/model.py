@@ -13,6 +13,7 @@ from cerebras_pytorch.capture.batch import flat_tensors
 from cerebras_pytorch.nn import bare_module
 from cerebras_wafer.compiler.frontends.training_step import tensor_spec
 from cerebras_wafer.errors import ArtifactMismatch
+from cerebras_wafer.simulator.clock import DeviceClock
 from cerebras_wafer.simulator.execute import Engine
 
 
@@ -23,11 +24,11 @@ class CompiledModel(nn.Module):
     that is not full is padded, and only real rows come back.
     """
 
-    def __init__(self, model: nn.Module, engine: Engine, manifest: Manifest) -> None:
+    def __init__(self, model: nn.Module, engine: Engine, manifest: Manifest, clock: DeviceClock) -> None:
         super().__init__()
         self.model = model
-        self.evaluations = 0
         self._engine = engine
+        self._clock = clock
         self._manifest = manifest
         self._output_tree = pytree.treespec_loads(manifest.output_tree)
         bare = bare_module(model)
@@ -83,7 +84,7 @@ class CompiledModel(nn.Module):
         rows, size = inputs[0].shape[0], self._manifest.batch_size
         padded = [_padded(tensor, size) for tensor in inputs] if rows < size else inputs
         outputs = self._engine.evaluate(self._weights, padded).outputs
-        self.evaluations += 1
+        self._clock.advance_evaluation()
         return [value[:rows] if self._has_rows(number) else value for number, value in enumerate(outputs)]
 
     def _has_rows(self, output: int) -> bool:

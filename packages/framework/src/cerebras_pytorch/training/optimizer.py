@@ -25,13 +25,13 @@ class CompiledUpdate:
         self._check_finite = manifest.precision.compute_dtype == "float16"
         initialise_state(optimizer, self._slots)
 
-    def step(self) -> None:
-        """One update. In float16 a step whose gradients are not finite is skipped and counted."""
+    def step(self) -> bool:
+        """One update. In float16 a step whose gradients are not finite is skipped and counted: then False."""
         self._refuse_changed_constants()
         gradients = [_gradient(slot.parameter) for slot in self._slots]
         if self._check_finite and not torch.stack(torch._foreach_norm(gradients)).isfinite().all():
             self.skipped_steps += 1
-            return
+            return False
         tensors = {f"rate:{number}": rate for number, rate in enumerate(learning_rates(self._optimizer))}
         for slot, gradient in zip(self._slots, gradients, strict=True):
             tensors[f"gradient:{slot.name}"] = gradient
@@ -39,6 +39,7 @@ class CompiledUpdate:
         updated = self._engine.update({**tensors, **in_place})
         with torch.no_grad():
             torch._foreach_copy_([in_place[role] for role in updated], list(updated.values()))
+        return True
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Trained parameters and optimizer state, by role."""

@@ -1,13 +1,12 @@
 """Start training from the artifact: load it, check that it fits, and put it in the place of the user's parts."""
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from dataclasses import dataclass
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cerebras_contract.artifacts import Manifest, TensorSpec
-from cerebras_contract.events import TrainingStartsEvent
 from cerebras_contract.states import StageKind
 from cerebras_pytorch.capture.batch import Batch, flat_tensors
 from cerebras_pytorch.capture.optimizer import constants_of
@@ -16,9 +15,11 @@ from cerebras_pytorch.events import EventWriter
 from cerebras_pytorch.nn import bare_module
 from cerebras_pytorch.process import Process
 from cerebras_pytorch.settings import RunSettings
+from cerebras_pytorch.training.loss import CompiledLoss
 from cerebras_pytorch.training.model import CompiledModel
 from cerebras_pytorch.training.optimizer import CompiledUpdate, replace_step
-from cerebras_pytorch.training.session import TrainingSession
+from cerebras_pytorch.training.recorder import Recorder
+from cerebras_pytorch.training.session import CompiledStep, TrainingSession
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions, tensor_spec
 from cerebras_wafer.errors import ArtifactMismatch
 from cerebras_wafer.simulator.clock import DeviceClock
@@ -26,21 +27,16 @@ from cerebras_wafer.simulator.execute import Engine
 from cerebras_wafer.simulator.load import load_artifact
 
 
-class Parts(Protocol):
-    """The user's parts that are trained."""
+@dataclass(frozen=True)
+class Parts:
+    """What the user gave to `compile`: the parts that are trained, and the first batch."""
 
-    @property
-    def model(self) -> nn.Module: ...
-    @property
-    def optimizer(self) -> Optimizer: ...
-    @property
-    def criterion(self) -> nn.Module: ...
-    @property
-    def loader(self) -> DataLoader: ...
-    @property
-    def batch(self) -> Batch: ...
-    @property
-    def options(self) -> CompileOptions: ...
+    model: nn.Module
+    optimizer: Optimizer
+    criterion: nn.Module
+    loader: DataLoader
+    batch: Batch
+    options: CompileOptions
 
 
 def start_training(
@@ -49,21 +45,25 @@ def start_training(
     """A session and the compiled model. Raises `ArtifactMismatch` where the artifact does not fit the parts."""
     artifact = load_artifact(process.run_directory.compile)
     _check(artifact.manifest, parts)
-    engine = Engine(artifact, settings.seed)
-    model = CompiledModel(parts.model, engine, artifact.manifest)
-    update = CompiledUpdate(bare_module(parts.model), parts.optimizer, engine, artifact.manifest)
-    session = TrainingSession(
-        process, settings, events, artifact.manifest, engine, DeviceClock(artifact.plan), model, parts.optimizer,
-        update, parts.criterion,
-    )  # fmt: skip
+    engine, clock = Engine(artifact, settings.seed), DeviceClock(artifact.plan)
+    compiled = CompiledStep(
+        manifest=artifact.manifest,
+        model=CompiledModel(parts.model, engine, artifact.manifest, clock),
+        loss=CompiledLoss(parts.criterion, engine, artifact.manifest),
+        update=CompiledUpdate(bare_module(parts.model), parts.optimizer, engine, artifact.manifest),
+        optimizer=parts.optimizer,
+        clock=clock,
+    )
+    recorder = Recorder(settings, events, clock)
+    session = TrainingSession(process, settings, compiled, recorder)
     replace_step(parts.optimizer, session.optimizer_step)
-    parts.criterion.forward = session.criterion_forward
+    parts.criterion.forward = compiled.loss
     parts.loader.attach(session)
     process.artifact_key = artifact.manifest.artifact_key
     process.training = True
     if process.stage == StageKind.EXECUTE:
-        events.append(TrainingStartsEvent, log_offset_bytes=process.log_size_bytes())
-    return session, model
+        recorder.training_starts(process.log_size_bytes())
+    return session, compiled.model
 
 
 def _check(manifest: Manifest, parts: Parts) -> None:

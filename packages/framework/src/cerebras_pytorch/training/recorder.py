@@ -1,0 +1,109 @@
+"""What of a run is written down: events for the services, lines for people, by both clocks and never mixed."""
+
+import time
+from pathlib import Path
+
+from cerebras_contract.events import CheckpointEvent, MetricEvent, ProgressEvent, TrainingStartsEvent, WarningEvent
+from cerebras_pytorch.events import EventWriter
+from cerebras_pytorch.log import logger
+from cerebras_pytorch.settings import RunSettings
+from cerebras_wafer.simulator.clock import DeviceClock
+
+
+class RateMeter:
+    """Samples a second of wall time, since the start and since the last look."""
+
+    def __init__(self) -> None:
+        self._start = self._last = time.monotonic()
+        self._samples = self._last_samples = 0
+
+    def add(self, samples: int) -> None:
+        self._samples += samples
+
+    def since_last(self) -> float:
+        """The rate since this was last asked."""
+        now = time.monotonic()
+        rate = (self._samples - self._last_samples) / max(now - self._last, 1e-9)
+        self._last, self._last_samples = now, self._samples
+        return rate
+
+    def since_start(self) -> float:
+        return self._samples / max(time.monotonic() - self._start, 1e-9)
+
+
+class Recorder:
+    """Writes events and log lines of one run. On target CPU there is no device time in them."""
+
+    def __init__(self, settings: RunSettings, events: EventWriter, clock: DeviceClock) -> None:
+        self._settings = settings
+        self._events = events
+        self._clock = clock
+        self._rates = RateMeter()
+        self._logged_step = 0
+        self._last_loss = "none"
+
+    def training_starts(self, log_offset_bytes: int) -> None:
+        self._events.append(TrainingStartsEvent, log_offset_bytes=log_offset_bytes)
+
+    def step(self, step: int, samples: int, values: dict[str, float]) -> None:
+        """A step of training has ended, with these values of its metrics."""
+        self._rates.add(samples)
+        if "loss" in values:
+            self._last_loss = f"{values['loss']:.5f}"
+        if values:
+            self._metrics(step, values)
+        if step % self._settings.log_steps == 0 or step == self._settings.max_steps:
+            self._progress(step)
+
+    def values(self, step: int, values: dict[str, float]) -> None:
+        """Values outside of a step, such as an accuracy."""
+        self._metrics(step, values)
+        described = ", ".join(f"{name}={value:.5g}" for name, value in values.items())
+        logger.info(f"| Metrics Device={self._settings.target_device}, Step={step}, {described}")
+
+    def checkpoint(self, step: int, folder: Path, root: Path) -> None:
+        """A checkpoint is complete in `folder`, inside the run directory `root`."""
+        path = folder.relative_to(root)
+        self._events.append(CheckpointEvent, step=step, path=str(path))
+        logger.info(f"Saved checkpoint at step {step}: {path}")
+
+    def warning(self, message: str) -> None:
+        logger.warning(message)
+        self._events.append(WarningEvent, message=message)
+
+    def finished(self, step: int, skipped_steps: int) -> None:
+        """Training is over: report the last step, if it was not yet, and sum up."""
+        if step > self._logged_step:
+            self._progress(step)
+        skipped = f", {skipped_steps} skipped for overflow" if skipped_steps else ""
+        rate = self._rates_text(self._rates.since_start())
+        logger.info(f"Training finished: {step} steps{skipped}, last loss {self._last_loss}, {rate}")
+
+    def _metrics(self, step: int, values: dict[str, float]) -> None:
+        seconds = self._clock.seconds if self._settings.has_device_time else None
+        self._events.append(MetricEvent, step=step, values=values, device_seconds=seconds)
+
+    def _progress(self, step: int) -> None:
+        self._logged_step = step
+        rate, global_rate = self._rates.since_last(), self._rates.since_start()
+        logger.info(
+            f"| Train Device={self._settings.target_device}, Step={step}, Loss={self._last_loss},"
+            f" {self._rates_text(rate)}, GlobalRate={global_rate:.2f} samples/sec"
+        )
+        self._events.append(
+            ProgressEvent,
+            step=step,
+            max_steps=self._settings.max_steps,
+            wall_samples_per_second=rate,
+            device_samples_per_second=self._device_rate(),
+        )
+
+    def _device_rate(self) -> float | None:
+        """Samples a second of device time in training, by the plan."""
+        plan = self._clock.plan
+        return plan.batch_size / plan.step_seconds if self._settings.has_device_time else None
+
+    def _rates_text(self, wall_rate: float) -> str:
+        device = self._device_rate()
+        simulated = f", DeviceRate={device:.2f} samples/sec (simulated)" if device is not None else ""
+        return f"Rate={wall_rate:.2f} samples/sec{simulated}"
