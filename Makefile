@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 OURS := packages/contract packages/wafer packages/framework packages/controlplane packages/localcluster \
         services/api services/compiler-worker services/runner-worker client
 STAMP := $(VENV)/.installed
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test check bench article clean
@@ -16,8 +17,8 @@ install: $(STAMP)  ## make .venv and install everything, pinned by constraints.t
 
 $(STAMP): constraints.txt requirements-dev.txt $(addsuffix /pyproject.toml,$(OURS))
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		-r requirements-dev.txt $(addprefix -e ,$(OURS))
+	$(PIP) -c constraints.txt -r requirements-dev.txt
+	$(PIP) -c constraints.txt --no-build-isolation $(addprefix -e ,$(OURS))
 	touch $@
 
 demo: install    ## train examples/mnist through a whole cluster, then stop it
@@ -37,13 +38,14 @@ bench: install   ## ratios against what a user would use instead, in one run
 
 # The article's script needs torchvision, which needs a torch of its own: an environment of about 5.5 GB.
 ARTICLE_VENV := .venv-article
+ARTICLE_PIP = $(ARTICLE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+              -c $(ARTICLE_VENV)/constraints.txt
 article: install ## run the article's script both ways: make article SCRIPT=path DATA=folder-of-idx-files
 	@test -n "$(SCRIPT)" -a -n "$(DATA)" || { echo "usage: make article SCRIPT=path DATA=folder-of-idx-files"; exit 2; }
 	test -x $(ARTICLE_VENV)/bin/python || $(PYTHON) -m venv $(ARTICLE_VENV)
 	grep -v '^torch==' constraints.txt > $(ARTICLE_VENV)/constraints.txt
-	$(ARTICLE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
-		-c $(ARTICLE_VENV)/constraints.txt torch==2.14.1 torchvision==0.29.1 \
-		-e packages/contract -e packages/wafer -e packages/framework
+	$(ARTICLE_PIP) torch==2.14.1 torchvision==0.29.1 hatchling editables
+	$(ARTICLE_PIP) --no-build-isolation -e packages/contract -e packages/wafer -e packages/framework
 	$(BIN)/python tools/article.py --script "$(SCRIPT)" --data "$(DATA)" --user-python $(ARTICLE_VENV)/bin/python
 
 clean:           ## remove what install and the demo made
