@@ -127,3 +127,17 @@ def test_what_is_accepted_stays_inside_when_unpacked(
         path = out / file.name
         assert path.is_symlink() or path.is_file()
         assert Path(os.path.realpath(path)).is_relative_to(out.resolve())
+
+
+@pytest.mark.parametrize("has_filters", [True, False])
+def test_unpacked_files_are_the_users_own_and_have_plain_rights(tmp_path, monkeypatch, has_filters):
+    if not has_filters:  # as Python 3.11.0 to 3.11.3
+        monkeypatch.delattr(tarfile, "data_filter")
+    script, text = member("run.sh", size=3), member("sub/notes.txt", size=3)
+    script.mode, text.mode = 0o6777, 0o666
+    script.uid = text.uid = 4242
+    out = tmp_path / "out"
+    unpack_bundle(write_tar(tmp_path / "bundle.tar", script, text), out)
+    modes = {name: (out / name).stat().st_mode & 0o7777 for name in ("run.sh", "sub/notes.txt")}
+    assert modes == {"run.sh": 0o755, "sub/notes.txt": 0o644}
+    assert (out / "run.sh").stat().st_uid == os.getuid()
