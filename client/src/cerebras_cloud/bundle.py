@@ -64,6 +64,7 @@ def packed(folder: Path, limit_bytes: int = LIMIT_BYTES) -> Iterator[Bundle]:
         _write_tar(scan.members, file)
         file.seek(0)
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        file.seek(0)
         yield Bundle(
             tar=file,
             sha256=sha256,
@@ -98,7 +99,10 @@ def _scan_entry(scan: _Scan, entry: os.DirEntry[str], name: str, rules: IgnoreRu
     elif entry.is_dir():
         _scan_folder(scan, path, f"{name}/", rules)
     elif entry.is_file():
-        size_bytes = entry.stat(follow_symlinks=False).st_size
+        try:
+            size_bytes = entry.stat(follow_symlinks=False).st_size
+        except OSError as error:
+            raise _unreadable(path, error) from None
         scan.members.append(_Member(name, path, tarfile.REGTYPE, size_bytes=size_bytes))
     else:
         scan.warnings.append(f"{name} is left out: it is neither a file nor a folder")

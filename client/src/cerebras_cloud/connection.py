@@ -1,6 +1,8 @@
 """Where the cluster is, and the key to it."""
 
 import os
+import re
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +18,8 @@ from cerebras_contract.cluster import (
     Connection,
 )
 
+KEY_CHARACTERS = re.compile(r"[!-~]+")
+
 
 @dataclass(frozen=True)
 class Endpoint:
@@ -23,6 +27,14 @@ class Endpoint:
 
     url: str
     api_key: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        # The HTTP library refuses such a key too, but with a message that shows it.
+        if not KEY_CHARACTERS.fullmatch(self.api_key):
+            raise BadInput(
+                "the API key is empty or has characters that no key has, such as spaces. "
+                f"Look at {API_KEY_VARIABLE}, or at the file api_key in the cluster's home."
+            )
 
 
 def find_endpoint(home: Path | None = None) -> Endpoint:
@@ -35,7 +47,7 @@ def find_endpoint(home: Path | None = None) -> Endpoint:
         key = os.environ.get(API_KEY_VARIABLE)
         if not key:
             raise BadInput(f"{URL_VARIABLE} is set but {API_KEY_VARIABLE} is not: set both, or neither.")
-        return Endpoint(url.rstrip("/"), key)
+        return Endpoint(url.rstrip("/"), key.strip())
     return _endpoint_of_home(ClusterHome(cluster_home(home)))
 
 
@@ -59,5 +71,5 @@ def _endpoint_of_home(home: ClusterHome) -> Endpoint:
 def not_running(home: Path) -> NotRunning:
     """The error for a home whose cluster is not up: one line that says how to start it."""
     is_default = home == cluster_home(None)
-    command = "cerebras-cloud up --detach" + ("" if is_default else f" --home {home}")
+    command = "cerebras-cloud up --detach" + ("" if is_default else f" --home {shlex.quote(str(home))}")
     return NotRunning(f"no cluster is running at {home}. Start one: {command}")

@@ -4,8 +4,8 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from cerebras_cloud.errors import ApiError, ConnectionLost
-from cerebras_cloud.transport import RETRIED_STATUSES, Transport, job_path
+from cerebras_cloud.errors import ConnectionLost
+from cerebras_cloud.transport import Transport, job_path
 from cerebras_contract.jobs import JobView
 from cerebras_contract.wire import LogChunk, MetricBatch, StreamEnd, StreamEventName
 
@@ -78,9 +78,6 @@ def follow(transport: Transport, job_id: str) -> Iterator[FollowEvent]:
                     return
         except ConnectionLost:
             pass
-        except ApiError as error:
-            if error.status not in RETRIED_STATUSES:
-                raise
         outage.wait_before_next_try()
 
 

@@ -1,12 +1,13 @@
 """HTTP to the API: the key, timeouts, retries with backoff, and errors as the contract reports them."""
 
 import random
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import httpx
 from pydantic import ValidationError
@@ -17,6 +18,7 @@ from cerebras_contract.errors import ErrorCode, ErrorReport
 from cerebras_contract.wire import API_PREFIX, IDEMPOTENCY_HEADER, ErrorResponse
 
 RETRIED_STATUSES = frozenset({502, 503, 504})
+JOB_ID = re.compile(r"[\w-]+", re.ASCII)
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -99,11 +101,14 @@ class Transport:
     ) -> Iterator[httpx.Response]:
         """Open a streamed GET once, without retries.
 
-        Raises `ApiError` for a refusal and `ConnectionLost` for a connection that cannot be made or breaks.
+        Raises `ApiError` for a refusal; `ConnectionLost` for a connection that cannot be made or breaks, and for
+        a 502, 503 or 504.
         """
         timeout = httpx.Timeout(read_seconds or self.patience.read_seconds, connect=self.patience.connect_seconds)
         try:
             with self._http.stream("GET", path, headers=headers, timeout=timeout) as response:
+                if response.status_code in RETRIED_STATUSES:
+                    raise self.connection_lost(f"HTTP {response.status_code}")
                 if not response.is_success:
                     response.read()
                     raise api_error(response)
@@ -124,8 +129,10 @@ def _reason(error: httpx.TransportError) -> str:
 
 
 def job_path(job_id: str, *parts: str) -> str:
-    """The path of a job, or of something of it; an id with odd characters is a job that does not exist."""
-    return "/".join(["/jobs", quote(job_id, safe=""), *parts])
+    """The path of a job, or of something of it. An id with a slash would be another path: `BadInput`."""
+    if not JOB_ID.fullmatch(job_id):
+        raise BadInput(f"{job_id!r} is not a job's id. `cerebras-cloud jobs list` shows those there are.")
+    return "/".join(["/jobs", job_id, *parts])
 
 
 def idempotent(key: str) -> dict[str, str]:

@@ -47,6 +47,8 @@ def up(
         if url is not None:
             typer.echo(f"The cluster at {place.root} is up already: {url}")
             return
+        if launch.is_abandoned(place):
+            typer.echo(f"Cleaning up what is left of a cluster at {place.root} whose supervisor was killed.")
         options = ClusterOptions(port, _executable(user_python), sandbox)
         (launch.run_detached if detach else launch.run_here)(place, options)
     except ClusterError as error:

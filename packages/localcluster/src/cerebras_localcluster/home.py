@@ -57,7 +57,7 @@ def local_home(home: Path | None) -> LocalHome:
 
 
 def prepare(home: LocalHome) -> None:
-    """Make the home, for its owner alone, with its folders and an API key."""
+    """Make the home, for its owner alone, with its folders."""
     try:
         for folder in (home.root, home.logs, home.blobs, home.work, home.valkey):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -65,10 +65,14 @@ def prepare(home: LocalHome) -> None:
         # A home inside a project must travel neither in a bundle nor in a commit.
         for ignore_file in (".cerebrasignore", ".gitignore"):
             (home.root / ignore_file).write_text("*\n")
-        if not home.api_key.exists():
-            write_private(home.api_key, secrets.token_urlsafe(KEY_BYTES) + "\n")
     except OSError as error:
         raise ClusterError(f"cannot use {home.root} as the cluster's home: {error}") from None
+
+
+def make_api_key(home: LocalHome) -> None:
+    """Make the API key, once. For the holder of the lock: two at once would make two."""
+    if not home.api_key.exists():
+        write_private(home.api_key, secrets.token_urlsafe(KEY_BYTES) + "\n")
 
 
 def write_private(path: Path, text: str) -> None:

@@ -10,9 +10,9 @@ import typer
 
 from cerebras_localcluster.home import (
     LocalHome,
-    forget,
     local_home,
     locked,
+    make_api_key,
     read_connection,
     read_processes,
 )
@@ -26,10 +26,8 @@ LOOK_SECONDS = 0.1
 def run_here(home: LocalHome, options: ClusterOptions) -> None:
     """Be the cluster's supervisor until a signal asks to stop."""
     with locked(home):
-        if living(home):
-            typer.echo(f"Cleaning up what is left of a cluster at {home.root} whose supervisor was killed.")
-            end_cluster(home)
-        forget(home)
+        end_cluster(home)
+        make_api_key(home)
         plan = plan_cluster(home, options)
         Supervisor(home, plan, Pace()).run(lambda: typer.echo(description(home, plan.url)))
     typer.echo("The cluster is stopped.")
@@ -50,8 +48,9 @@ def run_detached(home: LocalHome, options: ClusterOptions) -> None:
     try:
         while (url := _url_by(home, supervisor.pid)) is None:
             if supervisor.poll() is not None:
-                typer.echo(_text_from(log, begin_bytes), err=True)
-                raise typer.Exit(supervisor.returncode)
+                ending = _text_from(log, begin_bytes) or f"the supervisor ended with {supervisor.returncode}"
+                typer.echo(ending, err=True)
+                raise typer.Exit(min(abs(supervisor.returncode), 1))
             time.sleep(LOOK_SECONDS)
     except KeyboardInterrupt:
         supervisor.terminate()
@@ -63,8 +62,16 @@ def run_detached(home: LocalHome, options: ClusterOptions) -> None:
 def running_url(home: LocalHome) -> str | None:
     """The URL of the cluster that is up at this home, None where there is none with a living supervisor."""
     connection = read_connection(home)
-    is_supervised = any(known.name == SUPERVISOR for known in living(home))
-    return connection.url if connection is not None and is_supervised else None
+    return connection.url if connection is not None and _is_supervised(home) else None
+
+
+def is_abandoned(home: LocalHome) -> bool:
+    """Whether processes of a cluster are left at this home whose supervisor was killed."""
+    return bool(living(home)) and not _is_supervised(home)
+
+
+def _is_supervised(home: LocalHome) -> bool:
+    return any(known.name == SUPERVISOR for known in living(home))
 
 
 def _url_by(home: LocalHome, supervisor_pid: int) -> str | None:

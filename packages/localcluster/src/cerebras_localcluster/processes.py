@@ -4,7 +4,7 @@ import ctypes
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -66,6 +66,17 @@ def descendants(process: psutil.Process) -> list[psutil.Process]:
         return list(process.children(recursive=True))
     except psutil.NoSuchProcess:
         return []
+
+
+def reap_adopted(ours: Collection[int]) -> None:
+    """Collect children that have ended, but those of `ours`: nobody else would, and each would stay a zombie."""
+    if sys.platform != "linux":
+        return
+    with suppress(ChildProcessError):  # there are no children at all
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+            if ended.si_pid in ours:  # its own `poll` collects it, and shows the next one
+                return
+            os.waitpid(ended.si_pid, 0)
 
 
 def adopt_orphans() -> None:

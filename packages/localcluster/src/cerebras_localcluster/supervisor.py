@@ -73,7 +73,7 @@ class Supervisor:
         process = processes.start(command.command, command.environment, self._home.log_of(command.name))
         status = process.wait()
         if status != 0:
-            raise ClusterError(self._with_log(command, f"ended with status {status}"))
+            raise ClusterError(self._with_log(command.name, f"ended with status {status}"))
 
     def _start(self, service: Service) -> None:
         if not self._is_stopping:
@@ -84,12 +84,17 @@ class Supervisor:
     def _wait_until_healthy(self, layer: tuple[Service, ...], deadline: float) -> None:
         for service in layer:
             while not self._is_stopping and (problem := service.problem()) is not None:
-                status = self._running[service.name].poll()
-                if status is not None:
-                    raise ClusterError(self._with_log(service, f"ended with status {status} while starting"))
+                self._check_started()
                 if time.monotonic() > deadline:
-                    raise ClusterError(self._with_log(service, f"did not become healthy ({problem})"))
+                    raise ClusterError(self._with_log(service.name, f"did not become healthy ({problem})"))
                 time.sleep(self._pace.look_seconds)
+
+    def _check_started(self) -> None:
+        """`ClusterError` where a service ended while the cluster starts: an earlier one may be why a later waits."""
+        for name, process in self._running.items():
+            status = process.poll()
+            if status is not None:
+                raise ClusterError(self._with_log(name, f"ended with status {status} while starting"))
 
     def _watch(self) -> None:
         services = [service for layer in self._plan.layers for service in layer]
@@ -100,19 +105,24 @@ class Supervisor:
                     self._count_restart(service, status)
                     self._end_orphans()
                     self._start(service)
+            processes.reap_adopted(self._pids())
             time.sleep(self._pace.look_seconds)
+
+    def _pids(self) -> set[int]:
+        """The services that have not been seen to end."""
+        return {process.pid for process in self._running.values() if process.returncode is None}
 
     def _count_restart(self, service: Service, status: int) -> None:
         now = time.monotonic()
         while self._restarts and now - self._restarts[0] > self._pace.restarts_within_seconds:
             self._restarts.popleft()
         if len(self._restarts) >= self._pace.restarts:
-            raise ClusterError(self._with_log(service, f"ended with status {status}, too often to go on"))
+            raise ClusterError(self._with_log(service.name, f"ended with status {status}, too often to go on"))
         self._restarts.append(now)
 
     def _end_orphans(self) -> None:
         """End what a service that died had started: it is our child now."""
-        ours = {process.pid for process in self._running.values()}
+        ours = self._pids()
         orphans = [child for child in psutil.Process().children() if child.pid not in ours]
         processes.end(orphans, self._pace.stop_grace_seconds)
 
@@ -130,7 +140,7 @@ class Supervisor:
         table = ProcessTable(processes=[processes.record(name, pid) for name, pid in pids.items()])
         write_private(self._home.processes, table.model_dump_json())
 
-    def _with_log(self, command: Command, what: str) -> str:
-        log = self._home.log_of(command.name)
+    def _with_log(self, name: str, what: str) -> str:
+        log = self._home.log_of(name)
         lines = log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
-        return "\n".join([f"{command.name} {what}. The end of its log ({log}):", *(f"  {line}" for line in lines)])
+        return "\n".join([f"{name} {what}. The end of its log ({log}):", *(f"  {line}" for line in lines)])
