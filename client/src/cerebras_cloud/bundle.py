@@ -110,10 +110,11 @@ def _scan_entry(scan: _Scan, entry: os.DirEntry[str], name: str, rules: IgnoreRu
 
 def _scan_link(scan: _Scan, path: Path, name: str) -> None:
     """Keep a link that stays in the root, written relative, so that it holds wherever it is unpacked."""
-    if not path.exists():
-        scan.warnings.append(f"{name} is left out: it is a broken link to {path.readlink()}")
+    try:
+        target = path.resolve(strict=True)
+    except (OSError, RuntimeError):  # nothing there, a closed folder on the way, or a loop
+        scan.warnings.append(f"{name} is left out: its link to {path.readlink()} leads nowhere")
         return
-    target = path.resolve()
     if not target.is_relative_to(scan.root):
         raise BundleError(
             f"the link {name} leaves the folder: it points to {target}. "

@@ -1,13 +1,10 @@
 """A stand-in API on the loopback, and a client that does not wait for it."""
 
-import socket
 import sys
-import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-import uvicorn
-from tests.unit.client.stand_in import API_KEY, StandIn, build_app
+from tests.unit.client.stand_in import API_KEY, StandIn, serve
 
 from cerebras_cloud.cli.main import main
 from cerebras_cloud.client import Client
@@ -30,15 +27,8 @@ def no_cluster_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: py
 def server() -> Iterator[tuple[StandIn, str]]:
     """One server for all tests: its state, and its URL."""
     state = StandIn()
-    listening = socket.socket()
-    listening.bind(("127.0.0.1", 0))
-    listening.listen()  # connections wait here until the server takes them
-    running = uvicorn.Server(uvicorn.Config(build_app(state), log_config=None, lifespan="off"))
-    thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]})
-    thread.start()
-    yield state, f"http://127.0.0.1:{listening.getsockname()[1]}"
-    running.should_exit = True
-    thread.join()
+    with serve(state) as url:
+        yield state, url
 
 
 @pytest.fixture

@@ -1,12 +1,17 @@
 """A stand-in for the API: answers by the contract, keeps what it was sent, and fails where a test says so."""
 
+import asyncio
 import base64
 import hashlib
 import itertools
+import socket
+import threading
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import uvicorn
 from fastapi import FastAPI, Request, Response
 from starlette.responses import StreamingResponse
 
@@ -16,6 +21,7 @@ from cerebras_contract.states import JobStatus, StageKind, StageStatus
 from cerebras_contract.wire import BundleView, ErrorResponse, LogChunk, MetricBatch, StreamEnd, StreamEventName
 
 API_KEY = "the-key-of-the-stand-in"
+PING = b": ping\n\n"
 JOB_ID = "job-000000000001"
 
 
@@ -61,6 +67,8 @@ class StandIn:
     """The jobs made, by idempotency key."""
     metrics: dict[str, float] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
+    holds: bool = False
+    """Streams stay open after what they have, as for a job that runs."""
     resumed_from: list[str | None] = field(default_factory=list)
 
     def body(self, data: bytes) -> Response:
@@ -96,6 +104,21 @@ def build_app(stand_in: StandIn) -> FastAPI:
     return app
 
 
+@contextmanager
+def serve(state: StandIn) -> Iterator[str]:
+    """Serve on a free port of the loopback, in a thread; the URL."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()  # connections wait here until the server takes them
+        server = uvicorn.Server(uvicorn.Config(build_app(state), log_config=None, lifespan="off"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        state.holds = False
+        server.should_exit = True
+        thread.join()
+
+
 def _add_submission(app: FastAPI, stand_in: StandIn) -> None:
     @app.get("/v1/bundles/{sha256}")
     async def find_bundle(sha256: str) -> Response:
@@ -125,13 +148,24 @@ def _add_reading(app: FastAPI, stand_in: StandIn) -> None:
             return refusal(ErrorCode.NOT_FOUND, f"there is no job {job_id}", 404)
         return Response(job_view(JobStatus.RUNNING).model_dump_json())
 
+    @app.post("/v1/jobs/{job_id}/cancel")
+    async def cancel(job_id: str) -> Response:
+        return Response(job_view(JobStatus.CANCELLING).model_dump_json())
+
     @app.get("/v1/jobs/{job_id}/stream")
     async def stream(request: Request) -> Response:
         cursor = request.headers.get("last-event-id")
         stand_in.resumed_from.append(cursor)
         first = 0 if cursor is None else int(cursor) + 1
-        pings = itertools.repeat(b": ping\n\n")
-        return stand_in.body(b"".join(itertools.chain(*zip(stand_in.events[first:], pings, strict=False))))
+        pings = itertools.repeat(PING)
+        data = b"".join(itertools.chain(*zip(stand_in.events[first:], pings, strict=False)))
+        return StreamingResponse(held(data)) if stand_in.holds else stand_in.body(data)
+
+    async def held(data: bytes) -> AsyncIterator[bytes]:
+        yield data
+        while stand_in.holds:
+            yield PING
+            await asyncio.sleep(0.05)
 
     @app.get("/v1/jobs/{job_id}/metrics")
     async def metrics(after: int) -> Response:

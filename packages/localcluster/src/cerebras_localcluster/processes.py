@@ -4,6 +4,7 @@ import ctypes
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ import psutil
 from cerebras_contract.cluster import ProcessRecord
 
 KILL_WAIT_SECONDS = 5
+LOOK_SECONDS = 0.05
 # Linux computes a start time from the time of booting, which shifts a little when the clock is set.
 START_TIME_TOLERANCE_SECONDS = 2
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
@@ -41,9 +43,23 @@ def find(known: ProcessRecord) -> psutil.Process | None:
     try:
         process = psutil.Process(known.pid)
         same = abs(process.create_time() - known.started_at) < START_TIME_TOLERANCE_SECONDS
-        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+        return process if same and _lives(process) else None
     except psutil.NoSuchProcess:
         return None
+
+
+def _lives(process: psutil.Process) -> bool:
+    """A zombie does not: where the first process of a container collects none, it stays one for ever."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _wait_for_end(processes: Sequence[psutil.Process], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while any(map(_lives, processes)) and time.monotonic() < deadline:
+        time.sleep(LOOK_SECONDS)
 
 
 def end(processes: Sequence[psutil.Process], grace_seconds: float) -> None:
@@ -52,12 +68,12 @@ def end(processes: Sequence[psutil.Process], grace_seconds: float) -> None:
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.terminate()
-    psutil.wait_procs(processes, timeout=grace_seconds)
-    left = [process for process in [*processes, *family] if process.is_running()]
+    _wait_for_end(processes, grace_seconds)
+    left = list(filter(_lives, [*processes, *family]))
     for process in left:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(left, timeout=KILL_WAIT_SECONDS)
+    _wait_for_end(left, KILL_WAIT_SECONDS)
 
 
 def descendants(process: psutil.Process) -> list[psutil.Process]:
