@@ -1,8 +1,12 @@
 """Fixtures for tests that train: each runs in a directory and a process description of its own."""
 
+import os
 from pathlib import Path
 
 import pytest
+
+# Before anything imports torch: on a busy machine its threads would spend most of their time spinning.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 @pytest.fixture

@@ -53,6 +53,9 @@ def clean_environment(python: Path, home: Path, mark: Path) -> dict[str, str]:
         "LANG": "C.UTF-8",
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
+        # Threads that wait for each other sleep instead of spinning: two jobs on two cores, or one beside
+        # anything else, were seen to train ten times faster with it.
+        "OMP_WAIT_POLICY": "PASSIVE",
         RUN_MARK: str(mark),
     }
 
