@@ -13,7 +13,7 @@ from cerebras_localcluster.errors import ClusterError
 from cerebras_localcluster.home import local_home, prepare
 from cerebras_localcluster.services import ClusterOptions
 from cerebras_localcluster.shutdown import end_cluster
-from cerebras_localcluster.status import cluster_status, is_healthy
+from cerebras_localcluster.status import cluster_status, is_healthy, is_starting
 
 HomeOption = Annotated[
     Path | None,
@@ -80,7 +80,7 @@ def status(
         _fail(error)
     if as_json:
         typer.echo(found.model_dump_json(indent=2))
-    elif found.running:
+    elif found.running or is_starting(found):
         typer.echo(_text(found))
     else:
         option = launch.home_option(place)
@@ -89,7 +89,7 @@ def status(
 
 
 def _text(found: ClusterStatus) -> str:
-    lines = [f"{found.url} (home: {found.home})"]
+    lines = [f"{found.url or 'starting'} (home: {found.home})"]
     for process in found.processes:
         detail = "" if process.detail is None else f"  {process.detail}"
         lines.append(f"  {process.name:<16}{process.pid:>8}  {process.health}{detail}")

@@ -22,6 +22,11 @@ def is_healthy(status: ClusterStatus) -> bool:
     return status.running and all(process.health is ProcessHealth.HEALTHY for process in status.processes)
 
 
+def is_starting(status: ClusterStatus) -> bool:
+    """Whether the cluster is on its way up."""
+    return any(process.health is ProcessHealth.STARTING for process in status.processes)
+
+
 def _checks(home: LocalHome, url: str) -> dict[str, HealthCheck]:
     port, password = valkey_address(home)
     key = home.api_key.read_text().strip()
