@@ -23,10 +23,14 @@ KEY_CHARACTERS = re.compile(r"[!-~]+")
 
 @dataclass(frozen=True)
 class Endpoint:
-    """URL and API key of a cluster. The key is in no `repr`."""
+    """URL and API key of a cluster. The key is in no `repr`.
+
+    `home_option` is what a command needs to mean this cluster, as ` --home DIR`; advice in errors carries it.
+    """
 
     url: str
     api_key: str = field(repr=False)
+    home_option: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         # The HTTP library refuses such a key too, but with a message that shows it.
@@ -59,7 +63,7 @@ def cluster_home(home: Path | None) -> Path:
 def _endpoint_of_home(home: ClusterHome) -> Endpoint:
     try:
         connection = Connection.model_validate_json(home.connection.read_bytes())
-        return Endpoint(connection.url, home.api_key.read_text().strip())
+        return Endpoint(connection.url, home.api_key.read_text().strip(), _home_option(home.root))
     except FileNotFoundError:
         raise not_running(home.root) from None
     except PermissionError as error:
@@ -70,6 +74,8 @@ def _endpoint_of_home(home: ClusterHome) -> Endpoint:
 
 def not_running(home: Path) -> NotRunning:
     """The error for a home whose cluster is not up: one line that says how to start it."""
-    is_default = home == cluster_home(None)
-    command = "cerebras-cloud up --detach" + ("" if is_default else f" --home {shlex.quote(str(home))}")
-    return NotRunning(f"no cluster is running at {home}. Start one: {command}")
+    return NotRunning(f"no cluster is running at {home}. Start one: cerebras-cloud up --detach{_home_option(home)}")
+
+
+def _home_option(home: Path) -> str:
+    return "" if home == cluster_home(None) else f" --home {shlex.quote(str(home))}"

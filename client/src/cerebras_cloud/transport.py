@@ -47,6 +47,7 @@ class Transport:
 
     def __init__(self, endpoint: Endpoint, patience: Patience) -> None:
         self.url = endpoint.url
+        self._home_option = endpoint.home_option
         self.patience = patience
         try:
             self._http = httpx.Client(
@@ -120,7 +121,8 @@ class Transport:
         """The error for an API that does not answer."""
         return ConnectionLost(
             f"cannot reach the cluster at {self.url} ({reason}). "
-            "See `cerebras-cloud status`; start it with `cerebras-cloud up --detach`."
+            f"See `cerebras-cloud status{self._home_option}`; "
+            f"start it with `cerebras-cloud up --detach{self._home_option}`."
         )
 
 

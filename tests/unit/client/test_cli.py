@@ -10,12 +10,14 @@ import pytest
 from tests.unit.client.stand_in import API_KEY, JOB_ID, job_view, story
 
 from cerebras_cloud.bundles import Bundles
+from cerebras_cloud.cli.jobs import current_stage
 from cerebras_cloud.cli.output import command_line, readable_duration
 from cerebras_cloud.cli.overrides import effective_configuration
 from cerebras_cloud.errors import BadInput, ExitCode, exit_code_of
 from cerebras_contract.cluster import API_KEY_VARIABLE, URL_VARIABLE
 from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
-from cerebras_contract.states import JobStatus
+from cerebras_contract.jobs import StageView
+from cerebras_contract.states import JobStatus, StageKind, StageStatus
 
 LOG = b"epoch 1\nloss 0.5\n\xff\x00 not text, and no newline at the end"
 RAISED = ErrorReport(code=ErrorCode.SCRIPT_RAISED, message="ValueError: no luck", file="train.py", line=2)
@@ -203,6 +205,23 @@ def test_a_printed_command_means_the_same_cluster(tmp_path):
 )
 def test_durations_are_readable(seconds, text):
     assert readable_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("compile_status", "execute_status", "shown"),
+    [
+        (StageStatus.RUNNING, StageStatus.WAITING, StageKind.COMPILE),
+        (StageStatus.FAILED, StageStatus.CANCELLED, StageKind.COMPILE),
+        (StageStatus.SKIPPED, StageStatus.QUEUED, StageKind.EXECUTE),
+        (StageStatus.SUCCEEDED, StageStatus.SUCCEEDED, StageKind.EXECUTE),
+    ],
+)
+def test_the_stage_shown_is_the_one_the_job_is_in_or_ended_in(compile_status, execute_status, shown):
+    stages = [
+        StageView(kind=StageKind.COMPILE, status=compile_status, attempts=1),
+        StageView(kind=StageKind.EXECUTE, status=execute_status, attempts=0),
+    ]
+    assert current_stage(job_view(JobStatus.RUNNING).model_copy(update={"stages": stages})).kind is shown
 
 
 def test_a_broken_url_is_bad_input(command, connected, monkeypatch):

@@ -8,10 +8,11 @@ from tests.unit.client.conftest import AT_ONCE
 from tests.unit.client.stand_in import JOB_ID
 
 from cerebras_cloud.client import Client
-from cerebras_cloud.connection import Endpoint
+from cerebras_cloud.connection import Endpoint, find_endpoint
 from cerebras_cloud.errors import ApiError, BadInput, BundleError, ConnectionLost, ExitCode
 from cerebras_cloud.submission import Submission
 from cerebras_cloud.transport import Patience
+from cerebras_contract.cluster import Connection
 from cerebras_contract.errors import ErrorCode
 from cerebras_contract.jobs import JobSpec
 
@@ -95,6 +96,17 @@ def test_an_api_that_is_not_there_is_given_up():
             client.jobs.get(JOB_ID)
     assert lost.value.exit_code == ExitCode.UNREACHABLE
     assert SECRET not in str(lost.value)
+
+
+def test_the_advice_of_a_lost_connection_names_the_home_that_was_asked_for(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        (tmp_path / "connection.json").write_text(Connection(url=url).model_dump_json())
+        (tmp_path / "api_key").write_text(SECRET)
+        with Client(find_endpoint(tmp_path), AT_ONCE) as client, pytest.raises(ConnectionLost) as lost:
+            client.jobs.get(JOB_ID)
+    assert f"cerebras-cloud up --detach --home {tmp_path}`" in str(lost.value)
 
 
 def test_a_job_that_does_not_exist_is_not_asked_for_again(client, stand_in):

@@ -16,8 +16,9 @@ from cerebras_cloud.cli.output import (
     readable_time,
 )
 from cerebras_contract.jobs import JobView, StageView
-from cerebras_contract.states import FINAL_STAGE_STATUSES
+from cerebras_contract.states import StageStatus
 
+PASSED = (StageStatus.SUCCEEDED, StageStatus.SKIPPED)
 HEADER = ("ID", "NAME", "STATUS", "STAGE", "PRIORITY", "AGE", "DURATION", "LABELS")
 FormatOption = Annotated[Format, typer.Option("-o", "--output", help="How to print.")]
 
@@ -70,8 +71,8 @@ def events(job: JobArgument, output: FormatOption = Format.TABLE, home: HomeOpti
 
 
 def current_stage(job: JobView) -> StageView:
-    """The stage a job is in: the first that has not ended, else the last."""
-    return next((stage for stage in job.stages if stage.status not in FINAL_STAGE_STATUSES), job.stages[-1])
+    """The stage a job is in, or ended in: the first that is not done well, else the last."""
+    return next((stage for stage in job.stages if stage.status not in PASSED), job.stages[-1])
 
 
 def _row(job: JobView) -> tuple[str, ...]:
