@@ -34,7 +34,7 @@ def test_what_is_loaded_computes_what_was_compiled(artifact_folder):
     weights |= {f"buffer:{n}": b for n, b in model.named_buffers()}
     images = torch.randn(8, 1, 6, 6)
     with torch.no_grad():
-        (output,) = loaded.programs[ProgramName.EVALUATE](*({**weights, "input:0": images}[r] for r in spec.inputs))
+        (output,) = loaded.programs[ProgramName.EVALUATE]([{**weights, "input:0": images}[r] for r in spec.inputs])
         assert torch.equal(output, model(images))
 
 

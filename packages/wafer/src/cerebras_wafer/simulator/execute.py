@@ -44,19 +44,20 @@ class Engine:
     def loss(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """The loss, a scalar that autograd can differentiate with respect to the outputs among `tensors`."""
         spec = self._specs[ProgramName.LOSS]
-        (loss,) = self._programs[ProgramName.LOSS](*(tensors[role] for role in spec.inputs))
+        (loss,) = self._programs[ProgramName.LOSS]([tensors[role] for role in spec.inputs])
         assert isinstance(loss, Tensor)
         return loss
 
-    def backward(self, saved: Sequence[Tensor], tangents: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Gradients by parameter name, from the gradients of the differentiable outputs.
+    def backward(self, saved: list[Tensor], tangents: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Gradients by parameter name, from the gradients of the differentiable outputs. Empties `saved`.
 
         The loss scale is applied to what comes in and taken from what goes out, so that small gradients
         survive rounding in between.
         """
         with torch.no_grad(), self._own_random_state():
             scaled = [tangent * self._loss_scale for tangent in tangents] if self._loss_scale != 1 else tangents
-            results = self._programs[ProgramName.BACKWARD](*saved, *scaled)
+            saved.extend(scaled)
+            results = self._programs[ProgramName.BACKWARD](saved)
             if self._loss_scale != 1:
                 torch._foreach_div_(results, self._loss_scale)
         roles = self._specs[ProgramName.BACKWARD].outputs
@@ -66,7 +67,7 @@ class Engine:
         """The optimizer's update: `tensors` and what is returned go by the roles of the program."""
         spec = self._specs[ProgramName.UPDATE]
         with torch.no_grad():
-            results = self._programs[ProgramName.UPDATE](*(tensors[role] for role in spec.inputs))
+            results = self._programs[ProgramName.UPDATE]([tensors[role] for role in spec.inputs])
         return dict(zip(spec.outputs, results, strict=True))
 
     def _forward(self, name: ProgramName, weights: Mapping[str, Tensor], inputs: Sequence[Tensor]) -> ForwardResult:
@@ -74,7 +75,7 @@ class Engine:
         batch = {f"input:{number}": tensor for number, tensor in enumerate(inputs)}
         arguments = [batch[role] if role in batch else weights[role] for role in spec.inputs]
         with torch.no_grad(), self._own_random_state():
-            results = self._programs[name](*arguments)
+            results = self._programs[name](arguments)
         by_role = dict(zip(spec.outputs, results, strict=True))
         return ForwardResult(
             outputs=[value for role, value in by_role.items() if role.startswith("output:")],

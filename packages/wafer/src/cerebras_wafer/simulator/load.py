@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from pydantic import ValidationError
 from torch.fx import GraphModule
-from torch.fx.graph import CodeGen
+from torch.fx.graph import _BoxedCodeGen
 
 from cerebras_contract.artifacts import MANIFEST_FILE, PLAN_FILE, SCHEMA_VERSION, Manifest, Plan, ProgramName
 from cerebras_contract.digests import sha256_of_file
@@ -15,7 +15,7 @@ from cerebras_wafer.errors import ArtifactMismatch
 
 @dataclass(frozen=True)
 class Artifact:
-    """A loaded artifact. Each program is a function of flat tensors that returns a flat tuple."""
+    """A loaded artifact. Each program takes a list of tensors, which it empties, and returns a flat tuple."""
 
     manifest: Manifest
     plan: Plan
@@ -58,10 +58,11 @@ def load_artifact(folder: Path) -> Artifact:
 
 
 def _load_program(path: Path) -> GraphModule:
-    """A program as plain generated Python over flat tensors, without the checks and trees around an export."""
-    exported = torch.export.load(path)
-    module = exported.module(check_guards=False)
+    """A program as plain generated Python, without the checks and trees around an export.
+
+    It takes its tensors in one list, which it empties: each can be freed after its last use.
+    """
+    module = torch.export.load(path).module(check_guards=False)
     assert isinstance(module, GraphModule)
-    module.graph.set_codegen(CodeGen())
-    module.recompile()
-    return module
+    module.graph.set_codegen(_BoxedCodeGen())
+    return GraphModule(module, module.graph)  # without the hooks of an export, which look at every input
