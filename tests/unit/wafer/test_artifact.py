@@ -10,7 +10,7 @@ from tests.fixtures.training import Network, compiled
 from cerebras_contract.artifacts import MANIFEST_FILE, PrecisionSpec, ProgramName
 from cerebras_contract.run_directory import RunDirectory
 from cerebras_wafer.compiler.emit import write_artifact
-from cerebras_wafer.errors import ArtifactMismatch
+from cerebras_wafer.errors import ArtifactMismatch, CompileError
 from cerebras_wafer.simulator.load import load_artifact
 
 
@@ -84,3 +84,12 @@ def test_what_changes_the_program_or_its_machine_changes_the_key():
 def test_weights_and_learning_rates_do_not_change_the_key():
     torch.manual_seed(5)
     assert compiled(Network()).key == compiled(make_optimizer=lambda p: torch.optim.Adam(p, lr=0.7)).key
+
+
+def test_a_folder_that_is_no_artifact_is_not_replaced(tmp_path):
+    folder = RunDirectory(tmp_path).compile
+    folder.mkdir()
+    (folder / "notes.txt").write_text("precious")
+    with pytest.raises(CompileError, match="is not an artifact, so it is not replaced"):
+        write_artifact(compiled(), folder, input_key="input", ingredients={})
+    assert (folder / "notes.txt").read_text() == "precious"

@@ -143,3 +143,50 @@ def test_a_refusal_is_said_in_our_words_only(capfd):
     with pytest.raises(CompileError, match="its Python code depends on the value of a tensor"):
         compiled(Branches())
     assert capfd.readouterr().err == ""
+
+
+class Constant(nn.Module):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.head = nn.Linear(36, 3)
+        self.factor = torch.tensor([factor])  # no buffer: a constant of the program
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x.flatten(1)) * self.factor
+
+
+def test_the_value_of_a_constant_is_part_of_the_key():
+    assert compiled(Constant(1)).key == compiled(Constant(1)).key
+    assert compiled(Constant(1)).key != compiled(Constant(3)).key
+
+
+class Encoder(nn.Module):
+    """PyTorch's own transformer layer, with its defaults."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(d_model=6, nhead=2, dim_feedforward=8, batch_first=True)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layer(x.squeeze(1)).mean(1))
+
+
+def test_a_standard_transformer_layer_is_covered():
+    kinds = {kernel.kind for kernel in compiled(Encoder()).plan.kernels}
+    assert {"matmul", "softmax", "norm", "dropout"} <= kinds
+
+
+def test_the_cycles_of_the_layers_are_those_of_their_kernels():
+    plan = compiled().plan
+    for layer in plan.layers:
+        mine = [kernel for kernel in plan.kernels if kernel.layer == layer.name]
+        assert layer.forward_cycles == sum(kernel.cycles for kernel in mine if kernel.phase == Phase.FORWARD)
+        assert layer.backward_cycles == sum(
+            kernel.cycles for kernel in mine if kernel.phase in (Phase.BACKWARD, Phase.LOSS)
+        )
+
+
+def test_evaluation_is_rounded_as_training_is():
+    program = compiled(Constant(1), precision=PrecisionSpec(compute_dtype="bfloat16")).programs[ProgramName.EVALUATE]
+    assert [node for node in program.graph_module.graph.nodes if "_to_copy" in str(node.target)]

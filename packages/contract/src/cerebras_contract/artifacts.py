@@ -120,6 +120,8 @@ class KernelPlan(ContractModel):
     kind: str
     phase: Phase
     module: str
+    layer: str
+    """The `LayerPlan` that its cycles are part of."""
     source: str | None
     operations: list[str]
     multiply_adds: int

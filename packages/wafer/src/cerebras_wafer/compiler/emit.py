@@ -19,10 +19,19 @@ from cerebras_contract.digests import sha256_of_file
 from cerebras_wafer.compiler.frontends.flat import export_flat
 from cerebras_wafer.compiler.pipeline import Compiled
 from cerebras_wafer.compiler.report.text import report_text
+from cerebras_wafer.errors import CompileError
 
 
 def write_artifact(compiled: Compiled, folder: Path, input_key: str, ingredients: dict[str, JsonValue]) -> Manifest:
-    """Write every file of the artifact, the manifest last, then put the folder in place of an older one."""
+    """Write every file of the artifact, the manifest last, then put the folder in place of an older artifact.
+
+    Raises `CompileError` where the place is taken by something that is no artifact.
+    """
+    if folder.exists() and not (folder / MANIFEST_FILE).is_file() and any(folder.iterdir()):
+        raise CompileError(
+            f"{folder} exists and is not an artifact, so it is not replaced",
+            advice="Move it away, or run the script in another folder: the artifact is written to ./compile.",
+        )
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)

@@ -1,9 +1,11 @@
 """The artifact key: the same model and options give the same key on every machine and in every process."""
 
+import hashlib
 from collections.abc import Mapping
+from operator import attrgetter
 
 import torch
-from torch.fx import Graph, Node
+from torch.fx import GraphModule, Node
 
 from cerebras_contract.artifacts import ProgramName, Versions
 from cerebras_contract.digests import sha256_of_json
@@ -30,11 +32,12 @@ def artifact_key(
 def canonical_program(program: Program) -> list[str]:
     """A program as lines of text, without names that differ between processes, paths or metadata."""
     lines = [f"inputs {' '.join(program.inputs)}", f"outputs {' '.join(program.outputs)}"]
-    return lines + _canonical_graph(program.graph_module.graph)
+    return lines + _canonical_graph(program.graph_module)
 
 
-def _canonical_graph(graph: Graph) -> list[str]:
-    numbers = {node: number for number, node in enumerate(graph.nodes)}
+def _canonical_graph(graph_module: GraphModule) -> list[str]:
+    nodes = graph_module.graph.nodes
+    numbers = {node: number for number, node in enumerate(nodes)}
 
     def text(value: object) -> str:
         if isinstance(value, Node):
@@ -46,15 +49,22 @@ def _canonical_graph(graph: Graph) -> list[str]:
         return repr(value)
 
     return [
-        f"%{numbers[node]} {node.op} {_target(node)} {text(node.args)} {text(node.kwargs)} {_type(node)}"
-        for node in graph.nodes
+        f"%{numbers[node]} {node.op} {_target(node, graph_module)} {text(node.args)} {text(node.kwargs)} {_type(node)}"
+        for node in nodes
     ]
 
 
-def _target(node: Node) -> str:
+def _target(node: Node, graph_module: GraphModule) -> str:
     if node.op == "placeholder":
         return ""
+    if node.op == "get_attr":  # a constant of the program: its value counts, not its name
+        return _digest_of_constant(attrgetter(str(node.target))(graph_module))
     return node.target if isinstance(node.target, str) else str(getattr(node.target, "__name__", node.target))
+
+
+def _digest_of_constant(value: torch.Tensor) -> str:
+    content = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+    return hashlib.sha256(content).hexdigest()
 
 
 def _type(node: Node) -> str:

@@ -44,7 +44,8 @@ def compile_step(step: TrainingStep, options: CompileOptions, log: Log) -> Compi
     versions = compiler_versions()
 
     log(f"Pass precision: compute in {options.precision.compute_dtype}, weights and sums in float32")
-    round_at_kernel_edges(step.joint, options.precision)
+    for program in (step.joint, step.evaluate):
+        round_at_kernel_edges(program, options.precision)
 
     forward, backward = partition(step.joint)
     log(f"Pass partition: {len(forward.outputs)} results of forward, {len(backward.outputs)} gradients")

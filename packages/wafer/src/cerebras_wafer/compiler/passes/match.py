@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
+from pathlib import Path
 
 import torch
 from torch._ops import OpOverload
@@ -14,6 +15,8 @@ from cerebras_wafer.compiler.frontends.training_step import Program
 from cerebras_wafer.compiler.ir.kernels import Kernel, KernelKind
 from cerebras_wafer.compiler.passes.operations import kernel_kind, multiply_adds
 from cerebras_wafer.errors import CompileError
+
+TORCH_FOLDER = str(Path(torch.__file__).parent)
 
 
 @dataclass
@@ -75,7 +78,7 @@ def module_path(node: Node) -> str:
 def source_line(node: Node) -> tuple[str, int] | None:
     """File and line of the user's code that called an operation, the innermost outside of PyTorch."""
     frames = [line.strip() for line in (node.stack_trace or "").splitlines() if line.strip().startswith('File "')]
-    users = [frame for frame in frames if "/torch/" not in frame] or frames
+    users = [frame for frame in frames if TORCH_FOLDER not in frame] or frames
     if not users:
         return None
     file, line, *_ = users[-1].removeprefix('File "').split('", line ')

@@ -24,7 +24,7 @@ _KINDS: dict[KernelKind, frozenset[str]] = {
             "native_group_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward", "layer_norm", "batch_norm",
         }
     ),
-    KernelKind.SOFTMAX: frozenset({"_softmax", "_softmax_backward_data", "softmax"}),
+    KernelKind.SOFTMAX: frozenset({"_softmax", "_softmax_backward_data", "softmax", "_safe_softmax"}),
     KernelKind.ACTIVATION: frozenset(
         {
             "gelu", "gelu_backward", "silu", "silu_backward", "tanh", "tanh_backward", "sigmoid", "sigmoid_backward",
@@ -41,7 +41,7 @@ _KINDS: dict[KernelKind, frozenset[str]] = {
     ),
     KernelKind.REDUCTION: frozenset(
         {"sum", "mean", "amax", "amin", "max", "min", "var", "var_mean", "std", "linalg_vector_norm", "cumsum",
-         "argmax", "argmin", "prod", "logsumexp", "norm"}
+         "argmax", "argmin", "all", "any", "prod", "logsumexp", "norm"}
     ),
     KernelKind.EMBEDDING: frozenset(
         {"embedding", "embedding_dense_backward", "gather", "scatter_add", "scatter", "index", "index_select",
@@ -84,7 +84,7 @@ def multiply_adds(node: Node) -> int:
     name = node.target._schema.name.split("::")[1]
     shapes = [_shape(argument) for argument in node.args]
     match name:
-        case "mm" | "bmm" | "linear" | "matmul" | "mv":
+        case "mm" | "bmm" | "linear" | "matmul" | "mv" | "dot":
             return _elements(_shape(node)) * shapes[0][-1]
         case "addmm" | "baddbmm" | "addmv":
             return _elements(_shape(node)) * shapes[1][-1]

@@ -36,18 +36,18 @@ STATISTICS_OPERATIONS = frozenset(
 )  # fmt: skip
 
 
-def round_at_kernel_edges(joint: Program, precision: PrecisionSpec) -> None:
-    """Insert rounding after every input and kernel of the joint graph; nothing to do for float32."""
+def round_at_kernel_edges(program: Program, precision: PrecisionSpec) -> None:
+    """Insert rounding after every input and kernel of a program; nothing to do for float32."""
     if precision.compute_dtype == "float32":
         return
     dtype = getattr(torch, precision.compute_dtype)
-    graph = joint.graph_module.graph
+    graph = program.graph_module.graph
     placeholders = _placeholders(graph)
-    keep_exact = {node for node, role in zip(placeholders, joint.inputs, strict=True) if _is_buffer(role)}
+    keep_exact = {node for node, role in zip(placeholders, program.inputs, strict=True) if _is_buffer(role)}
     for node in list(graph.nodes):
         if node not in keep_exact and _needs_rounding(node):
             _round(graph, node, dtype)
-    joint.graph_module.recompile()
+    program.graph_module.recompile()
 
 
 def _placeholders(graph: Graph) -> list[Node]:

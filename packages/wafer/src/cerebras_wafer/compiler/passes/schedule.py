@@ -29,7 +29,8 @@ def schedule(graph: KernelGraph, step: TrainingStep, options: CompileOptions, sy
     saved_per_system = graph.saved_bytes // options.num_csx
     micro_batch = _micro_batch(per_system, saved_per_system, system)
     share = micro_batch / step.batch_size
-    kernels = [_kernel_plan(kernel, share, step, options, system) for kernel in graph.kernels]
+    layer_of = _layers_of_kernels(graph)
+    kernels = [_kernel_plan(kernel, layer_of[kernel.name], share, step, options, system) for kernel in graph.kernels]
     layers = _layers(graph, kernels, options, step, system)
     micro_batches = per_system // micro_batch
     return Plan(
@@ -67,7 +68,7 @@ def _micro_batch(batch: int, saved_bytes: int, system: SystemSpec) -> int:
 
 
 def _kernel_plan(
-    kernel: Kernel, share: float, step: TrainingStep, options: CompileOptions, system: SystemSpec
+    kernel: Kernel, layer: str, share: float, step: TrainingStep, options: CompileOptions, system: SystemSpec
 ) -> KernelPlan:
     """`share` is the part of the whole batch that one micro-batch is."""
     on_wafer = kernel.phase in _COMPUTE_PHASES
@@ -77,6 +78,7 @@ def _kernel_plan(
         kind=kernel.kind,
         phase=kernel.phase,
         module=kernel.module,
+        layer=layer,
         source=kernel.source,
         operations=list(kernel.operations),
         multiply_adds=multiply_adds,
@@ -92,23 +94,40 @@ def _weight_bytes(names: tuple[str, ...], step: TrainingStep, options: CompileOp
     return _weight_width(options) * sum(sizes[name] for name in names)
 
 
-def _layers(
-    graph: KernelGraph, kernels: list[KernelPlan], options: CompileOptions, step: TrainingStep, system: SystemSpec
-) -> list[LayerPlan]:
-    """Layers in the order of forward. A module with weights is one; those without join the one before."""
+def _layers_of_kernels(graph: KernelGraph) -> dict[str, str]:
+    """The layer of each kernel, by the kernel's name: a module with weights is one, in the order of forward;
+    modules without weights join the one before, and the loss the last."""
     weights = _weights_of_modules(graph)
     layer_of_module: dict[str, str] = {}
     layer = next(iter(weights), "")
     for kernel in graph.of(Phase.FORWARD):
         layer = kernel.module if kernel.module in weights else layer
         layer_of_module.setdefault(kernel.module, layer)
+    return {
+        kernel.name: _layer_name(layer if kernel.phase == Phase.LOSS else layer_of_module.get(kernel.module, layer))
+        for kernel in graph.kernels
+    }
+
+
+def _layer_name(module: str) -> str:
+    return module or "model"
+
+
+def _layers(
+    graph: KernelGraph, kernels: list[KernelPlan], options: CompileOptions, step: TrainingStep, system: SystemSpec
+) -> list[LayerPlan]:
     cycles: dict[tuple[str, Phase], int] = defaultdict(int)
-    for planned in kernels:
-        owner = layer if planned.phase == Phase.LOSS else layer_of_module.get(planned.module, layer)
-        cycles[owner, planned.phase] += planned.cycles
+    for kernel in kernels:
+        cycles[kernel.layer, kernel.phase] += kernel.cycles
     return [
-        _layer(module, cycles, _weight_bytes(names, step, options), _gradient_bytes(names, step, system), system)
-        for module, names in weights.items()
+        _layer(
+            _layer_name(module),
+            cycles,
+            _weight_bytes(names, step, options),
+            _gradient_bytes(names, step, system),
+            system,
+        )
+        for module, names in _weights_of_modules(graph).items()
     ]
 
 
@@ -148,7 +167,7 @@ def _layer(
     streaming = 2 * weights_in + gradients_out
     largest = max(overhead, forward + backward, streaming)
     return LayerPlan(
-        name=name or "model",
+        name=name,
         weight_bytes=weight_bytes,
         gradient_bytes=gradient_bytes,
         forward_cycles=forward,

@@ -40,7 +40,7 @@ def _rate(plan: Plan, cycles_a_micro_batch: int) -> float:
 
 
 def _layer(layer: LayerPlan, plan: Plan, system: SystemSpec, half: bool) -> LayerReport:
-    kernels = [k for k in plan.kernels if (k.module or "model") == layer.name and k.phase != Phase.UPDATE]
+    kernels = [kernel for kernel in plan.kernels if kernel.layer == layer.name and kernel.phase != Phase.UPDATE]
     seconds = layer.total_cycles * plan.micro_batches_per_step / plan.clock_hz
     multiply_adds = sum(kernel.multiply_adds for kernel in kernels) * plan.micro_batches_per_step
     return LayerReport(
