@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from cerebras_contract.states import JobStatus
+
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -47,10 +49,10 @@ def test_the_commands_work_in_order(checkout):
     assert [line.split("#")[0].strip() for line in install.splitlines()] == ["make demo", "make test"]
     result = run(use, checkout)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
-    example = checkout / "examples" / "mnist"
-    assert (example / "model.pt").is_file()
-    assert (example / "artifact" / "report.txt").is_file()
-    assert (example / "compile" / "manifest.json").is_file()
+    fetched = Path("/tmp") / re.search(r"/tmp/(job-\w+)/model.pt", result.stdout)[1]
+    assert (fetched / "artifact" / "report.txt").is_file()
+    shutil.rmtree(fetched)
+    assert (checkout / "examples" / "mnist" / "compile" / "manifest.json").is_file()
     assert "compile skipped: its artifact exists already" in result.stderr
     assert "run-worker" in result.stdout  # what `status` and `down` say
 
@@ -67,7 +69,9 @@ def test_the_python_example_works(checkout, cluster):
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    assert "succeeded" in result.stdout.splitlines()[-1]
+    assert result.stdout.splitlines()[-1] == "StreamEnd"
+    with cluster.client() as client:
+        assert next(iter(client.jobs.list(limit=1))).status is JobStatus.SUCCEEDED
 
 
 def _with_short_script(folder: Path) -> Path:

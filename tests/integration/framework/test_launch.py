@@ -90,7 +90,7 @@ def test_compile_ends_at_compile_and_execute_trains_from_the_artifact(tmp_path):
     assert executed.artifact_key == result.artifact_key
     assert log.endswith("the end an argument\n")
     assert "Pass match" not in log
-    assert sorted(path.name for path in directory.checkpoints.iterdir()) == ["step_10", "step_5"]
+    assert sorted(path.name for path in directory.checkpoints.glob("step_*")) == ["step_10", "step_5"]
     starts = next(event for event in events(directory) if event.kind == "training_starts")
     log_bytes = directory.log_of(StageKind.EXECUTE).read_bytes()
     assert b"before compile" in log_bytes[: starts.log_offset_bytes]
@@ -155,7 +155,7 @@ def test_sigterm_finishes_the_step_saves_it_and_exits(tmp_path):
     result = StageResult.model_validate_json(directory.result.read_bytes())
     assert result.status == "stopped"
     assert 2 <= result.last_step < 10
-    assert [path.name for path in directory.checkpoints.iterdir()] == [f"step_{result.last_step}"]
+    assert [path.name for path in directory.checkpoints.glob("step_*")] == [f"step_{result.last_step}"]
     assert events(directory)[-1].kind == "checkpoint"
 
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import sys
 
 import numpy as np
 import pytest
@@ -219,3 +220,103 @@ def test_the_last_step_is_reported_also_where_it_is_no_multiple_of_log_steps(run
     train(Network(), sgd, log_steps=2)
     events = [RUN_EVENT.validate_json(line) for line in (run_folder / "events.jsonl").read_bytes().splitlines()]
     assert [event.step for event in events if event.kind == "progress"] == [2, 4, 5]
+
+
+def test_a_changed_run_yaml_or_attribute_is_compiled_anew(run_folder, capsys):
+    class Heads(nn.Module):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.head, self.factor = nn.Linear(36, 3), factor
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(x.flatten(1)) * self.factor
+
+    def run(factor: float, width: int) -> str:
+        (run_folder / "run.yaml").write_text(f"model: {{width: {width}}}\n")
+        with cbt.init_context(config="run.yaml"):
+            model = Heads(factor)
+            data = cbt.utils.data.DataLoader(loader())
+            cbt.compile(model, sgd(model.parameters()), nn.CrossEntropyLoss(), data)
+        return capsys.readouterr().out
+
+    run(1.0, 1)
+    assert "nothing changed" in run(1.0, 1)
+    assert "because this changed: configuration" in run(1.0, 2)
+    assert "because this changed: model" in run(2.0, 2)
+
+
+def test_a_stream_gives_the_batch_back_that_was_looked_at():
+    class Stream(torch.utils.data.IterableDataset):
+        def __init__(self) -> None:
+            self.numbers = iter(range(100))
+
+        def __iter__(self):
+            return self.numbers
+
+    wrapped = cbt.utils.data.DataLoader(torch.utils.data.DataLoader(Stream(), batch_size=10))
+    wrapped.first_batch()
+    assert [int(batch[0]) for batch in wrapped] == list(range(0, 100, 10))
+
+
+def test_a_loop_without_end_after_max_steps_is_stopped():
+    with cbt.init_context() as context, pytest.raises(RuntimeError, match="although max_steps"):
+        context.set_run_config(cbt.utils.config.RunConfig(max_steps=3))
+        model, criterion = Network(), nn.CrossEntropyLoss()
+        optimizer = sgd(model.parameters())
+        data = cbt.utils.data.DataLoader(loader())
+        compiled_model = cbt.compile(model, optimizer, criterion, data)
+        while True:
+            for x, y in data:
+                criterion(compiled_model(x), y).backward()
+                optimizer.step()
+
+
+@pytest.mark.parametrize("status", [None, 0])
+def test_a_script_that_says_it_is_done_keeps_its_last_step(run_folder, status):
+    with pytest.raises(SystemExit), cbt.init_context() as context:
+        context.set_run_config(cbt.utils.config.RunConfig(checkpoint_steps=100))
+        model, criterion = Network(), nn.CrossEntropyLoss()
+        optimizer = sgd(model.parameters())
+        data = cbt.utils.data.DataLoader(loader())
+        compiled_model = cbt.compile(model, optimizer, criterion, data)
+        for x, y in data:
+            criterion(compiled_model(x), y).backward()
+            optimizer.step()
+            sys.exit(status)
+    assert checkpoints(run_folder) == [1]
+
+
+def test_a_failed_run_leaves_no_result_of_an_earlier_one(run_folder):
+    train(Network(), sgd)
+    assert (run_folder / "result.json").is_file()
+    with pytest.raises(ZeroDivisionError), cbt.init_context():
+        1 / 0  # noqa: B018
+    assert not (run_folder / "result.json").exists()
+
+
+def test_a_metric_that_is_no_number_is_named():
+    with cbt.init_context():
+        with pytest.raises(RuntimeError, match="after compile"):
+            cbt.log_metrics({"early": 1})
+        model = Network()
+        data = cbt.utils.data.DataLoader(loader())
+        cbt.compile(model, sgd(model.parameters()), nn.CrossEntropyLoss(), data)
+        with pytest.raises(TypeError, match="'accuracy' is not one number"):
+            cbt.log_metrics({"accuracy": torch.zeros(2)})
+
+
+def test_inputs_by_name_are_refused_with_what_to_do():
+    with cbt.init_context(), pytest.raises(ReportedError, match=r"in order, not by name \(x\)"):
+        model = Network()
+        data = cbt.utils.data.DataLoader(loader())
+        compiled_model = cbt.compile(model, sgd(model.parameters()), nn.CrossEntropyLoss(), data)
+        compiled_model(x=torch.zeros(BATCH, 1, 6, 6))
+
+
+def test_a_folder_in_the_place_of_a_checkpoint_is_kept(run_folder):
+    taken = run_folder / "checkpoints" / "step_5"
+    taken.mkdir(parents=True)
+    (taken / "notes.txt").write_text("precious")
+    with pytest.raises(ReportedError, match="is no checkpoint, so it is not replaced"):
+        train(Network(), sgd, checkpoint_steps=5)
+    assert (taken / "notes.txt").read_text() == "precious"

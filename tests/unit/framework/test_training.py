@@ -241,3 +241,125 @@ def test_on_target_cpu_there_is_no_device_time(run_folder):
     train(Network(), OPTIMIZERS["SGD"])
     events = [RUN_EVENT.validate_json(line) for line in (run_folder / "events.jsonl").read_bytes().splitlines()]
     assert {event.device_seconds for event in events if event.kind == "metric"} == {None}
+
+
+def compiled_loop(model, optimizer, data, *, before_step=None, **settings):
+    """A loop with a hook before each step; returns the context."""
+    with cbt.init_context() as context:
+        context.set_run_config(cbt.utils.config.RunConfig(**settings))
+        criterion, batches = nn.CrossEntropyLoss(), cbt.utils.data.DataLoader(data)
+        compiled_model = cbt.compile(model, optimizer, criterion, batches)
+        for number, (x, y) in enumerate(batches):
+            optimizer.zero_grad()
+            criterion(compiled_model(x), y).backward()
+            if before_step:
+                before_step(number)
+            optimizer.step()
+    return context
+
+
+def test_a_frozen_batch_norm_stays_as_it_is_and_a_change_of_mode_is_refused():
+    torch.manual_seed(0)
+    model = Network()
+    model.norm.eval()
+    eager = copy.deepcopy(model)
+    compiled_loop(model, torch.optim.SGD(model.parameters(), lr=0.1), loader())
+    optimizer = torch.optim.SGD(eager.parameters(), lr=0.1)
+    for x, y in loader():
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(eager(x), y).backward()
+        optimizer.step()
+    torch.testing.assert_close(model.state_dict(), eager.state_dict())
+    assert torch.equal(model.norm.running_mean, torch.zeros(4))
+    with pytest.raises(ReportedError, match="norm changed between train and eval mode"):
+        compiled_loop(
+            model, torch.optim.SGD(model.parameters(), lr=0.1), loader(), before_step=lambda _number: model.train()
+        )
+
+
+def test_a_parameter_frozen_after_compile_stays_and_one_unfrozen_is_refused():
+    model = Network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    kept = []
+
+    def freeze(number):
+        if number == 2:
+            kept.append(model.head.weight.detach().clone())
+        if number >= 2:
+            model.head.weight.grad = None
+
+    compiled_loop(model, optimizer, loader(), before_step=freeze)
+    assert torch.equal(model.head.weight, kept[0])
+
+    other = Network()
+    other.head.bias.requires_grad_(False)
+
+    def unfreeze(_number):
+        other.head.bias.requires_grad_(True).grad = torch.ones(3)
+
+    with pytest.raises(ReportedError, match=r"a parameter of shape \[3\] has a gradient, but none when"):
+        compiled_loop(other, torch.optim.SGD(other.parameters(), lr=0.1), loader(), before_step=unfreeze)
+
+
+def test_hooks_of_the_optimizer_are_called_and_new_groups_refused():
+    model = Network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    calls = []
+    optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
+    optimizer.register_step_post_hook(lambda *_: calls.append("after"))
+    compiled_loop(model, optimizer, loader())
+    assert calls == ["before", "after"] * 5
+
+    def add_group(_number):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+
+    with pytest.raises(ReportedError, match="parameter groups of SGD changed"):
+        compiled_loop(model, optimizer, loader(), before_step=add_group)
+
+
+def test_device_time_counts_batches_not_updates():
+    def device_seconds(batches_an_update):
+        torch.manual_seed(0)
+        model = Network()
+        with cbt.init_context() as context:
+            optimizer, criterion = torch.optim.SGD(model.parameters(), lr=0.1), nn.CrossEntropyLoss()
+            data = cbt.utils.data.DataLoader(loader(32))
+            compiled_model = cbt.compile(model, optimizer, criterion, data)
+            for number, (x, y) in enumerate(data, start=1):
+                criterion(compiled_model(x), y).backward()
+                if number % batches_an_update == 0:
+                    optimizer.step()
+        return context.session._recorder._clock.seconds
+
+    assert device_seconds(1) == pytest.approx(device_seconds(4))
+
+
+def test_the_users_parts_are_their_own_again_after_the_context():
+    model = Network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)  # puts a wrapper around step
+    wrapped = optimizer.step
+    criterion, data = nn.CrossEntropyLoss(), cbt.utils.data.DataLoader(loader(samples=44))
+    with cbt.init_context():
+        cbt.compile(model, optimizer, criterion, data)
+        assert optimizer.step is not wrapped
+    assert optimizer.step is wrapped
+    assert "forward" not in vars(criterion)
+    assert len(list(data)) == 6
+
+
+def test_a_loop_that_calls_another_loss_is_told_so(capsys):
+    model = Network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with cbt.init_context():
+        data = cbt.utils.data.DataLoader(loader())
+        compiled_model = cbt.compile(model, optimizer, nn.CrossEntropyLoss(), data)
+        for x, y in data:
+            nn.functional.cross_entropy(compiled_model(x), y).backward()
+            optimizer.step()
+    assert capsys.readouterr().out.count("no loss was seen") == 1
+
+
+def test_a_loss_that_is_not_finite_is_said_once(capsys):
+    train(Network(), lambda p: torch.optim.SGD(p, lr=1e30))
+    assert capsys.readouterr().out.count("the loss of step") == 1

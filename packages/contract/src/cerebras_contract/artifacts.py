@@ -100,6 +100,8 @@ class Manifest(ContractModel):
     ingredients: dict[str, JsonValue]
     parameters: list[TensorSpec]
     trained: list[str]
+    in_eval_mode: list[str]
+    """Modules that stay in eval mode while the model is in train mode, such as a frozen BatchNorm."""
     buffers: list[TensorSpec]
     inputs: list[TensorSpec]
     targets: list[TensorSpec]

@@ -63,7 +63,7 @@ def compile(  # noqa: A001 (the name scripts use)
         _ensure_artifact(context, parts)
     if context.process.stage == StageKind.COMPILE:
         raise CompilePhaseEnd
-    context.session, compiled_model = start_training(context.process, settings, context.events, parts)
+    context.session, compiled_model = start_training(context.process, settings, context.events, parts, context.put_back)
     return compiled_model
 
 
@@ -94,7 +94,7 @@ def _ensure_artifact(context: Context, parts: Parts) -> None:
     folder = context.process.run_directory.compile
     model = bare_module(parts.model)
     ingredients = ingredients_of(
-        model, parts.criterion, parts.optimizer, parts.batch, parts.options, context.process.configuration
+        model, parts.criterion, parts.optimizer, parts.batch, parts.options, context.configuration
     )
     input_key = sha256_of_json(ingredients)
     started = time.monotonic()

@@ -3,12 +3,12 @@
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from cerebras_contract.configuration import RunConfigSection
+from cerebras_contract.configuration import RunConfigSection, RunConfiguration
 from cerebras_contract.configuration_reader import read_configuration
 from cerebras_contract.errors import ReportedError
 from cerebras_contract.run_directory import StageResult
@@ -29,6 +29,7 @@ class Context:
         self._from_file = read_configuration(config) if config else None
         self._from_script = RunConfigSection()
         self.session: TrainingSession | None = None
+        self.put_back = ExitStack()
         self.events = EventWriter(process.run_directory.events)
 
     @property
@@ -43,6 +44,11 @@ class Context:
                 if section:
                     sections[name] = {**sections[name], **section}
         return sections
+
+    @property
+    def configuration(self) -> RunConfiguration:
+        """What the job's configuration and the script's file say together."""
+        return RunConfiguration.model_validate(self.params)
 
     @property
     def settings(self) -> RunSettings:
@@ -91,13 +97,19 @@ def init_context(config: str | Path | None = None) -> Iterator[Context]:
     set_up_log()
     sys.excepthook = _show_uncaught
     context = Context(current_process(), Path(config) if config is not None else None)
+    context.process.begin()
     _active = context
     try:
         context.announce()
         yield context
         _finish(context)
+    except SystemExit as exit_:
+        if not exit_.code:  # a script that says it is done
+            _finish(context)
+        raise
     finally:
         _active = None
+        context.put_back.close()
         context.events.close()
 
 
@@ -110,7 +122,7 @@ def _show_uncaught(kind: type[BaseException], error: BaseException, trace: Trace
 
 
 def _finish(context: Context) -> None:
-    """End the last step, save what is due, and, by hand, leave the result (for a job, `launch` does)."""
+    """End the last step, save what is due, and, by hand, leave the result (for a job, `launch` does it)."""
     if context.session is None:
         return
     context.session.finish()
@@ -122,6 +134,13 @@ def _finish(context: Context) -> None:
 def log_metrics(metrics: dict[str, Any]) -> None:
     """Record values other than the loss, by name: numbers or tensors of one element."""
     context = active_context()
-    values = {name: float(value) for name, value in metrics.items()}
-    if context.session is not None:
-        context.session.log_metrics(values)
+    if context.session is None:
+        raise RuntimeError("log_metrics is for training: call it after compile")
+    context.session.log_metrics({name: _number(name, value) for name, value in metrics.items()})
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"the metric {name!r} is not one number but {value!r}") from None

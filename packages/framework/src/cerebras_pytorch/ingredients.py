@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import JsonValue
 from torch import nn
 from torch.optim import Optimizer
@@ -12,6 +13,7 @@ from cerebras_contract.configuration import RunConfiguration, compile_time_diges
 from cerebras_contract.digests import sha256_of_file, sha256_of_json
 from cerebras_pytorch.capture.batch import Batch, flat_tensors
 from cerebras_pytorch.capture.optimizer import constants_of
+from cerebras_pytorch.capture.step import modules_in_eval_mode
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions, tensor_spec
 from cerebras_wafer.compiler.pipeline import compiler_versions
 
@@ -32,6 +34,7 @@ def ingredients_of(
         "targets": _specs(batch.target),
         "model": _digest_of_module(model),
         "criterion": _digest_of_module(criterion),
+        "modules in eval mode": [*modules_in_eval_mode(model)] if model.training else [],
         "optimizer": type(optimizer).__name__,
         "hyperparameters": [*constants_of(optimizer)],
         "precision": options.precision.model_dump(mode="json"),
@@ -70,7 +73,13 @@ def _specs(tree: Any) -> list[JsonValue]:
 def _digest_of_module(module: nn.Module) -> str:
     tensors = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
     shapes = [f"{tensor_spec(name, tensor)} {tensor.requires_grad}" for name, tensor in tensors]
-    return sha256_of_json([type(module).__qualname__, repr(module), shapes])
+    constants = [
+        f"{path}.{name} = {value!r}"
+        for path, part in module.named_modules()
+        for name, value in sorted(vars(part).items())
+        if name != "training" and isinstance(value, (bool, int, float, str, tuple, torch.dtype, torch.Tensor))
+    ]
+    return sha256_of_json([type(module).__qualname__, repr(module), shapes, constants])
 
 
 def _user_sources() -> list[str]:

@@ -31,6 +31,10 @@ class Process:
         status = os.fstat(sys.__stdout__.fileno()) if sys.__stdout__ else None
         return status.st_size if status and stat.S_ISREG(status.st_mode) else 0
 
+    def begin(self) -> None:
+        """Remove the result of an earlier run in the same place."""
+        self.run_directory.result.unlink(missing_ok=True)
+
     def write_result(self, result: StageResult) -> None:
         """Leave `result.json`, complete or not at all."""
         partial = self.run_directory.root / ".result.json.partial"

@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -25,9 +26,12 @@ from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._guards import detect_fake_mode
 from torch.utils import _pytree as pytree
 
+import cerebras_pytorch
+import cerebras_wafer
 from cerebras_wafer.compiler.frontends.training_step import Program
 from cerebras_wafer.errors import CompileError, CompilerBug
 
+NOT_THE_USERS = tuple(str(Path(str(package.__file__)).parent) for package in (torch, cerebras_pytorch, cerebras_wafer))
 NameInput = Callable[[int], str]
 
 
@@ -94,18 +98,25 @@ def _cannot_capture(module: nn.Module, error: Exception) -> CompileError:
     frame = error.__traceback__
     while frame is not None:
         path = frame.tb_frame.f_code.co_filename
-        if not any(part in path for part in ("/torch/", "/cerebras_pytorch/", "/cerebras_wafer/")) and path[:1] != "<":
+        if path[:1] != "<" and not path.startswith(NOT_THE_USERS):
             file, line = path, frame.tb_lineno
         frame = frame.tb_next
     reason = next((text for text in str(error).splitlines() if text.strip()), type(error).__name__)
+    advice = (
+        "Call it by hand on the loader's first batch: compile calls model(inputs) and criterion(output, target)."
+        " A criterion that needs other shapes is a module of its own, which reshapes and then compares."
+    )
     if "data-dependent" in reason:
         reason = "its Python code depends on the value of a tensor"
+        advice = (
+            "A compiled model has fixed shapes and no Python control flow that depends on tensor values"
+            " (no .item(), no `if` on a tensor); torch.where chooses between values."
+        )
     return CompileError(
         f"{type(module).__name__} cannot be captured: {reason.strip()}",
         file=file,
         line=line,
-        advice="A compiled model has fixed shapes and no Python control flow that depends on tensor values"
-        " (no .item(), no `if` on a tensor); torch.where chooses between values.",
+        advice=advice,
     )
 
 

@@ -19,9 +19,11 @@ from cerebras_wafer.errors import CompileError
 
 def capture_step(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, batch: Batch) -> TrainingStep:
     """Capture one training step of the bare module `model`. No weight is changed and no random number drawn."""
-    with _mode(model, training=True), torch.enable_grad():
+    with _train_mode(model), torch.enable_grad():
+        in_eval_mode = modules_in_eval_mode(model)
         joint = trace(model, batch.inputs, lambda number: f"input:{number}")
-    with _mode(model, training=False), torch.no_grad():
+    with _modes_kept(model), torch.no_grad():
+        model.eval()
         evaluate = trace(model, batch.inputs, lambda number: f"input:{number}")
     outputs = _output_values(joint.program)
     loss = _capture_loss(criterion, joint, outputs, batch)
@@ -38,11 +40,12 @@ def capture_step(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, b
         evaluate=evaluate.program,
         parameters=tuple(tensor_spec(*named) for named in model.named_parameters(remove_duplicate=False)),
         trained=tuple(slot.name for slot in slots),
+        in_eval_mode=tuple(in_eval_mode),
         buffers=tuple(tensor_spec(*named) for named in model.named_buffers(remove_duplicate=False)),
         inputs=tuple(tensor_spec(str(n), tensor) for n, tensor in enumerate(flat_tensors(batch.inputs))),
         targets=tuple(tensor_spec(str(n), tensor) for n, tensor in enumerate(flat_tensors(batch.target))),
         outputs=tuple(tensor_spec(str(n), tensor) for n, tensor in enumerate(outputs)),
-        output_tree=pytree.treespec_dumps(joint.output_tree),
+        output_tree=_written_tree(joint.output_tree),
         optimizer=spec,
         batch_size=batch.size,
     )
@@ -59,11 +62,24 @@ def parameters_by_name(model: nn.Module, names: list[str]) -> dict[nn.Parameter,
     return {by_name[name]: name for name in names}
 
 
+def modules_in_eval_mode(model: nn.Module) -> list[str]:
+    """Names of the modules that are in eval mode, such as a frozen BatchNorm in a model in train mode."""
+    return [name for name, module in model.named_modules() if not module.training]
+
+
 @contextmanager
-def _mode(model: nn.Module, *, training: bool) -> Iterator[None]:
-    """Put every module in train or eval mode, and back as each was."""
+def _train_mode(model: nn.Module) -> Iterator[None]:
+    """The modes of the modules as they are, if the model is in train mode; else train mode for all."""
+    with _modes_kept(model):
+        if not model.training:
+            model.train()
+        yield
+
+
+@contextmanager
+def _modes_kept(model: nn.Module) -> Iterator[None]:
+    """Put every module back in the mode it was in."""
     modes = [(module, module.training) for module in model.modules()]
-    model.train(training)
     try:
         yield
     finally:
@@ -95,6 +111,16 @@ def _capture_loss(criterion: nn.Module, joint: Traced, outputs: list[Tensor], ba
             advice="Reduce the loss, with reduction='mean' for one.",
         )
     return Program(traced.graph_module, traced.inputs, ("loss:0",))
+
+
+def _written_tree(tree: pytree.TreeSpec) -> str:
+    try:
+        return pytree.treespec_dumps(tree)
+    except NotImplementedError:
+        raise CompileError(
+            "the model returns a type that an artifact cannot describe",
+            advice="Let forward return a tensor, or tensors in a tuple, list or dictionary.",
+        ) from None
 
 
 def _shapes(values: list[Tensor]) -> Any:

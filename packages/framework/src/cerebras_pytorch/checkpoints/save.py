@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from cerebras_contract.artifacts import Manifest
 from cerebras_contract.checkpoints import CHECKPOINT_MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE, CheckpointManifest
 from cerebras_contract.digests import sha256_of_file
+from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
 from cerebras_pytorch.capture.optimizer import constants_of
 from cerebras_pytorch.nn import bare_module
 
@@ -25,7 +26,20 @@ def save_checkpoint(
     optimizer: Optimizer,
     tensors: dict[str, Tensor],
 ) -> None:
-    """Write everything under another name, bring it to disk, then rename: `folder` is complete or absent."""
+    """Write everything under another name, bring it to disk, then rename: `folder` is complete or absent.
+
+    An older checkpoint of this name is replaced; anything else there is kept, and a `ReportedError` names it.
+    """
+    if folder.exists() and not (folder / CHECKPOINT_MANIFEST_FILE).is_file():
+        raise ReportedError(
+            ErrorReport(
+                code=ErrorCode.CHECKPOINT_INVALID,
+                message=f"{folder} exists and is no checkpoint, so it is not replaced",
+                advice="Move it away, or run the script in another folder.",
+            )
+        )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    (folder.parent / ".cerebrasignore").write_text("*\n", encoding="utf-8")  # a bundle carries none of them
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)

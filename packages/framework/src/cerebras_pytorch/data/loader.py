@@ -32,11 +32,12 @@ class DataLoader:
         self.source: Iterable[Any] = source
         self._counter: StepCounter | None = None
         self._looked_at: list[Any] = []
+        self._begun: Iterator[Any] | None = None
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of one epoch."""
-        batches = chain(self._looked_at, self.source)
-        self._looked_at = []
+        batches = chain(self._looked_at, self.source if self._begun is None else self._begun)
+        self._looked_at, self._begun = [], None
         return self._counter.batches(batches) if self._counter else batches
 
     def __len__(self) -> int:
@@ -45,7 +46,11 @@ class DataLoader:
         return batches - (1 if self._counter and self._last_is_ragged() else 0)
 
     def first_batch(self) -> Any:
-        """The batch an epoch would begin with. Consumes neither it nor random numbers."""
+        """The batch an epoch would begin with.
+
+        Consumes neither it nor random numbers of the global generators and the torch loader's own. A source that
+        cannot begin again goes on behind this batch in the first epoch.
+        """
         if self._looked_at:
             return self._looked_at[0]
         with random_state_kept(self.source):
@@ -57,13 +62,19 @@ class DataLoader:
                 code=ErrorCode.COMPILE_BAD_BATCH,
                 advice="Iterate it by hand, before compile, to see what it yields.",
             )
-        if iterator is self.source:  # it cannot begin again: keep what was taken from it
-            self._looked_at = [batch]
+        if self._is_stream(iterator):
+            self._looked_at, self._begun = [batch], iterator
         return batch
 
-    def attach(self, counter: StepCounter) -> None:
-        """Make this the training loader of a session."""
+    def attach(self, counter: StepCounter | None) -> None:
+        """Make this the training loader of a session; None: of none any more."""
         self._counter = counter
+
+    def _is_stream(self, iterator: Iterator[Any]) -> bool:
+        """Whether the source may go on rather than begin again when it is iterated once more."""
+        if isinstance(self.source, torch.utils.data.DataLoader):
+            return isinstance(self.source.dataset, torch.utils.data.IterableDataset)
+        return iter(self.source) is iterator
 
     def _last_is_ragged(self) -> bool:
         source = self.source

@@ -13,7 +13,7 @@ from cerebras_wafer.simulator.execute import Engine
 class CompiledLoss:
     """Runs the artifact's loss program where outputs and target are what it was compiled for.
 
-    Elsewhere (a batch of evaluation that is not full, more arguments) it is the user's criterion. It remembers
+    Elsewhere (a batch of evaluation that is not full, other arguments) it is the user's criterion. It remembers
     the losses of training, those that have a gradient, until they are taken.
     """
 
@@ -25,13 +25,14 @@ class CompiledLoss:
         self._expected = [(spec.shape, spec.dtype) for spec in (*manifest.outputs, *manifest.targets)]
         self._losses: list[float] = []
 
-    def __call__(self, output: Any, target: Any, *rest: Any, **options: Any) -> Any:
-        tensors = flat_tensors((output, target))
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        tensors = flat_tensors(arguments)
         given = [(list(tensor.shape), dtype_name(tensor.dtype)) for tensor in tensors]
-        if rest or options or given != self._expected:
-            return self._users_forward(output, target, *rest, **options)
-        loss = self._engine.loss(self._by_role(tensors))
-        if loss.requires_grad:
+        if named or len(arguments) != 2 or given != self._expected:
+            loss = self._users_forward(*arguments, **named)
+        else:
+            loss = self._engine.loss(self._by_role(tensors))
+        if isinstance(loss, Tensor) and loss.requires_grad and loss.numel() == 1:
             self._losses.append(loss.item())
         return loss
 

@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 
 from cerebras_contract.artifacts import Manifest, ProgramName, TensorSpec
 from cerebras_pytorch.capture.batch import flat_tensors
+from cerebras_pytorch.capture.step import modules_in_eval_mode
 from cerebras_pytorch.nn import bare_module
 from cerebras_wafer.compiler.frontends.training_step import tensor_spec
 from cerebras_wafer.errors import ArtifactMismatch
@@ -27,11 +28,12 @@ class CompiledModel(nn.Module):
     def __init__(self, model: nn.Module, engine: Engine, manifest: Manifest, clock: DeviceClock) -> None:
         super().__init__()
         self.model = model
+        self.batches_trained = 0
         self._engine = engine
         self._clock = clock
         self._manifest = manifest
         self._output_tree = pytree.treespec_loads(manifest.output_tree)
-        bare = bare_module(model)
+        bare = self._bare = bare_module(model)
         self._names = {
             parameter: name
             for name, parameter in bare.named_parameters(remove_duplicate=False)
@@ -44,14 +46,20 @@ class CompiledModel(nn.Module):
         tangents = manifest.programs[ProgramName.BACKWARD].inputs
         self._differentiable = [int(role.split(":")[1]) for role in tangents if role.startswith("tangent:")]
 
-    def forward(self, *arguments: Any) -> Any:
+    def forward(self, *arguments: Any, **named: Any) -> Any:
         """What the model returns for these inputs, in the mode that the user's model is in."""
+        if named:
+            raise ArtifactMismatch(
+                f"the compiled model takes its inputs in order, not by name ({', '.join(named)})",
+                "Call it as compile does: with what the loader yields as inputs.",
+            )
         inputs = flat_tensors(arguments)
         outputs = self._train(inputs) if self.model.training else self._evaluate(inputs)
         return pytree.tree_unflatten(outputs, self._output_tree)
 
     def _train(self, inputs: list[Tensor]) -> list[Tensor]:
         self._check(inputs, whole_batch=True)
+        self._check_modes()
         return list(_CompiledForward.apply(self, inputs, *self._names))  # type: ignore[no-untyped-call]
 
     def run_forward(self, inputs: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -62,8 +70,10 @@ class CompiledModel(nn.Module):
         return result.outputs, result.saved
 
     def run_backward(self, saved: list[Tensor], gradients: tuple[Tensor, ...]) -> list[Tensor]:
-        """Gradients in the order of the parameters given to autograd."""
+        """Gradients in the order of the parameters given to autograd. One batch is trained on then."""
         by_name = self._engine.backward(saved, [gradients[number] for number in self._differentiable])
+        self._clock.advance_step()
+        self.batches_trained += 1
         return [by_name[name] for name in self._names.values()]
 
     def is_differentiable(self, output: int) -> bool:
@@ -110,6 +120,16 @@ class CompiledModel(nn.Module):
             f"the model was compiled for inputs {_describe(expected)}, not {_describe(given)}",
             "Give it batches of the compiled shape, or compile for this one.",
         )
+
+    def _check_modes(self) -> None:
+        """Raise `ArtifactMismatch` where a module was put in another mode since the step was compiled."""
+        now = modules_in_eval_mode(self._bare)
+        if now != self._manifest.in_eval_mode:
+            changed = sorted(set(now) ^ set(self._manifest.in_eval_mode))
+            raise ArtifactMismatch(
+                f"{', '.join(changed)} changed between train and eval mode since it was compiled",
+                "Put modules that stay in eval mode there before compile, and again after model.train().",
+            )
 
 
 class _CompiledForward(torch.autograd.Function):

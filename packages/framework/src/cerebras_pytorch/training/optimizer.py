@@ -22,12 +22,17 @@ class CompiledUpdate:
         self._engine = engine
         self._slots = slots_of(optimizer, parameters_by_name(model, manifest.trained))
         self._constants = constants_of(optimizer)
+        self._trained = {slot.parameter for slot in self._slots}
         self._check_finite = manifest.precision.compute_dtype == "float16"
         initialise_state(optimizer, self._slots)
 
     def step(self) -> bool:
-        """One update. In float16 a step whose gradients are not finite is skipped and counted: then False."""
+        """One update. In float16 a step whose gradients are not finite is skipped and counted: then False.
+
+        A parameter that has no gradient, one frozen since it was compiled, stays as it is, with its state.
+        """
         self._refuse_changed_constants()
+        self._refuse_new_parameters()
         gradients = [_gradient(slot.parameter) for slot in self._slots]
         if self._check_finite and not torch.stack(torch._foreach_norm(gradients)).isfinite().all():
             self.skipped_steps += 1
@@ -37,8 +42,10 @@ class CompiledUpdate:
             tensors[f"gradient:{slot.name}"] = gradient
         in_place = self.tensors()
         updated = self._engine.update({**tensors, **in_place})
+        frozen = {slot.name for slot in self._slots if slot.parameter.grad is None}
+        kept = {role: value for role, value in updated.items() if _parameter_of(role) not in frozen}
         with torch.no_grad():
-            torch._foreach_copy_([in_place[role] for role in updated], list(updated.values()))
+            torch._foreach_copy_([in_place[role] for role in kept], list(kept.values()))
         return True
 
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -54,16 +61,31 @@ class CompiledUpdate:
         now = constants_of(self._optimizer)
         if now == self._constants:
             return
-        changed = sorted(
-            {key for old, new in zip(self._constants, now, strict=True) for key in old if old[key] != new[key]}
+        pairs = list(zip(self._constants, now, strict=False))
+        changed = sorted({key for old, new in pairs for key in old if old[key] != new[key]}) or ["parameter groups"]
+        raise _changed(
+            f"{', '.join(changed)} of {type(self._optimizer).__name__} changed since it was compiled",
+            "Only the learning rate may change during training (for OneCycleLR: cycle_momentum=False).",
         )
-        raise ReportedError(
-            ErrorReport(
-                code=ErrorCode.RUN_HYPERPARAMETER_CHANGED,
-                message=f"{', '.join(changed)} of {type(self._optimizer).__name__} changed since it was compiled",
-                advice="Only the learning rate may change during training (for OneCycleLR: cycle_momentum=False).",
-            )
-        )
+
+    def _refuse_new_parameters(self) -> None:
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None and parameter not in self._trained:
+                    raise _changed(
+                        f"a parameter of shape {list(parameter.shape)} has a gradient, but none when it was compiled",
+                        "Set requires_grad before compile; what is frozen then stays frozen.",
+                    )
+
+
+def _changed(message: str, advice: str) -> ReportedError:
+    return ReportedError(ErrorReport(code=ErrorCode.RUN_HYPERPARAMETER_CHANGED, message=message, advice=advice))
+
+
+def _parameter_of(role: str) -> str:
+    """The parameter that `parameter:NAME` or `state:NAME/key` belongs to."""
+    name = role.split(":", 1)[1]
+    return name.rsplit("/", 1)[0] if role.startswith("state:") else name
 
 
 def _gradient(parameter: nn.Parameter) -> torch.Tensor:
@@ -77,7 +99,11 @@ def replace_step(optimizer: Optimizer, step: Any) -> None:
         if closure is not None:
             raise RuntimeError("optimizer.step(closure) cannot be compiled; call it without a closure")
         optimizer._opt_called = True  # type: ignore[attr-defined]  # what a scheduler looks at
+        for before in optimizer._optimizer_step_pre_hooks.values():
+            before(optimizer, (), {})
         step()
+        for after in optimizer._optimizer_step_post_hooks.values():
+            after(optimizer, (), {})
 
     compiled_step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # a later scheduler leaves it alone
     optimizer.step = compiled_step  # type: ignore[method-assign,assignment]

@@ -4,6 +4,7 @@ A step ends when the loader is next asked for a batch, or at the context's exit:
 written, signals heeded and max_steps reached.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,19 +21,20 @@ from cerebras_pytorch.training.loss import CompiledLoss
 from cerebras_pytorch.training.model import CompiledModel
 from cerebras_pytorch.training.optimizer import CompiledUpdate
 from cerebras_pytorch.training.recorder import Recorder
-from cerebras_wafer.simulator.clock import DeviceClock
+
+EMPTY_EPOCHS_LIMIT = 100_000
+"""A loop may go on for some epochs after the last step, which yield nothing; one that never ends is stopped."""
 
 
 @dataclass(frozen=True)
 class CompiledStep:
-    """The artifact's programs in the place of the user's parts, and the clock that they advance."""
+    """The artifact's programs in the place of the user's parts."""
 
     manifest: Manifest
     model: CompiledModel
     loss: CompiledLoss
     update: CompiledUpdate
     optimizer: Optimizer
-    clock: DeviceClock
 
 
 class TrainingSession:
@@ -45,31 +47,32 @@ class TrainingSession:
         self._compiled = compiled
         self._recorder = recorder
         self._metrics: dict[str, float] = {}
-        self._samples = self._updates = 0  # since the last step ended
-        self._saved_step = 0
-        self._ragged_reported = False
+        self._updates = 0  # since the last step ended
+        self._batches_counted = self._saved_step = self._empty_epochs = 0
+        self._said: set[str] = set()
 
     def batches(self, source: Iterator[Any]) -> Iterator[Any]:
         """One epoch of full batches, up to the last step. Asking for a batch ends the step before."""
         while True:
             self.end_step()
             if self._is_last_step():
+                self._refuse_endless_loop()
                 return
             batch = next(source, None)
             if batch is None:
                 return
             rows = divide(batch).size
             if rows != self._compiled.manifest.batch_size:
-                self._report_ragged(rows)
+                size = self._compiled.manifest.batch_size
+                self._warn_once("ragged", f"dropped a batch of {rows} samples: the model is compiled for {size}")
                 continue
-            self._samples += rows
             yield batch
 
     def optimizer_step(self) -> None:
         """In place of `optimizer.step()`."""
         self._updates += 1
-        if not self._compiled.update.step() and self._compiled.update.skipped_steps == 1:
-            self._recorder.warning("gradients overflowed: this step is skipped, and so will be others (said once)")
+        if not self._compiled.update.step():
+            self._warn_once("overflow", "gradients overflowed: this step is skipped, and so will be others")
 
     def log_metrics(self, values: dict[str, float]) -> None:
         """Values of the step in progress, or of the last one where none is."""
@@ -96,11 +99,16 @@ class TrainingSession:
     def _count_step(self) -> None:
         self.step += 1
         self._process.last_step = self.step
-        self._compiled.clock.advance_step()
         loss = self._compiled.loss.take()
+        if loss is None:
+            self._warn_once("no loss", "no loss was seen: the loop does not call the criterion given to compile")
+        elif not math.isfinite(loss):
+            self._warn_once("not finite", f"the loss of step {self.step} is {loss}")
         values = self._metrics if loss is None else {**self._metrics, "loss": loss}
-        self._recorder.step(self.step, self._samples, values)
-        self._metrics, self._samples, self._updates = {}, 0, 0
+        batches = self._compiled.model.batches_trained - self._batches_counted
+        self._recorder.step(self.step, batches * self._compiled.manifest.batch_size, values)
+        self._batches_counted += batches
+        self._metrics, self._updates = {}, 0
 
     def _checkpoint_is_due(self) -> bool:
         every = self._settings.checkpoint_steps
@@ -125,8 +133,15 @@ class TrainingSession:
         if self._process.stop_requested:
             raise RunStopped
 
-    def _report_ragged(self, rows: int) -> None:
-        if not self._ragged_reported:
-            self._ragged_reported = True
-            size = self._compiled.manifest.batch_size
-            self._recorder.warning(f"dropped a batch of {rows} samples: the model is compiled for {size} (said once)")
+    def _refuse_endless_loop(self) -> None:
+        self._empty_epochs += 1
+        if self._empty_epochs > EMPTY_EPOCHS_LIMIT:
+            raise RuntimeError(
+                f"the loop goes on although max_steps ({self.step}) is reached: from there on the training loader"
+                " yields nothing; bound the loop by epochs, or by no more than max_steps"
+            )
+
+    def _warn_once(self, subject: str, message: str) -> None:
+        if subject not in self._said:
+            self._said.add(subject)
+            self._recorder.warning(f"{message} (said once)")

@@ -1,6 +1,7 @@
 """Start training from the artifact: load it, check that it fits, and put it in the place of the user's parts."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -40,9 +41,12 @@ class Parts:
 
 
 def start_training(
-    process: Process, settings: RunSettings, events: EventWriter, parts: Parts
+    process: Process, settings: RunSettings, events: EventWriter, parts: Parts, put_back: ExitStack
 ) -> tuple[TrainingSession, CompiledModel]:
-    """A session and the compiled model. Raises `ArtifactMismatch` where the artifact does not fit the parts."""
+    """A session and the compiled model, until `put_back` is closed.
+
+    Raises `ArtifactMismatch` where the artifact does not fit the parts.
+    """
     artifact = load_artifact(process.run_directory.compile)
     _check(artifact.manifest, parts)
     engine, clock = Engine(artifact, settings.seed), DeviceClock(artifact.plan)
@@ -52,18 +56,28 @@ def start_training(
         loss=CompiledLoss(parts.criterion, engine, artifact.manifest),
         update=CompiledUpdate(bare_module(parts.model), parts.optimizer, engine, artifact.manifest),
         optimizer=parts.optimizer,
-        clock=clock,
     )
     recorder = Recorder(settings, events, clock)
     session = TrainingSession(process, settings, compiled, recorder)
-    replace_step(parts.optimizer, session.optimizer_step)
-    parts.criterion.forward = compiled.loss
-    parts.loader.attach(session)
+    _put_in_place(parts, compiled, session, put_back)
     process.artifact_key = artifact.manifest.artifact_key
     process.training = True
     if process.stage == StageKind.EXECUTE:
         recorder.training_starts(process.log_size_bytes())
     return session, compiled.model
+
+
+def _put_in_place(parts: Parts, compiled: CompiledStep, session: TrainingSession, put_back: ExitStack) -> None:
+    """Let the user's loop call the compiled parts; `put_back` undoes it."""
+    for owner, name in ((parts.optimizer, "step"), (parts.criterion, "forward")):
+        if name in vars(owner):  # a scheduler's wrapper
+            put_back.callback(setattr, owner, name, vars(owner)[name])
+        else:
+            put_back.callback(delattr, owner, name)
+    replace_step(parts.optimizer, session.optimizer_step)
+    parts.criterion.forward = compiled.loss
+    parts.loader.attach(session)
+    put_back.callback(parts.loader.attach, None)
 
 
 def _check(manifest: Manifest, parts: Parts) -> None:

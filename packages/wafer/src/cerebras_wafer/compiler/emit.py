@@ -65,6 +65,7 @@ def _manifest(compiled: Compiled, folder: Path, input_key: str, ingredients: dic
         ingredients=ingredients,
         parameters=list(step.parameters),
         trained=list(step.trained),
+        in_eval_mode=list(step.in_eval_mode),
         buffers=list(step.buffers),
         inputs=list(step.inputs),
         targets=list(step.targets),

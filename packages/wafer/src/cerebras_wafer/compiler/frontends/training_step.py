@@ -36,6 +36,7 @@ class TrainingStep:
     evaluate: Program
     parameters: tuple[TensorSpec, ...]
     trained: tuple[str, ...]
+    in_eval_mode: tuple[str, ...]
     buffers: tuple[TensorSpec, ...]
     inputs: tuple[TensorSpec, ...]
     targets: tuple[TensorSpec, ...]
