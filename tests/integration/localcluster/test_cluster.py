@@ -124,7 +124,7 @@ def test_a_second_cluster_runs_beside_and_ends_with_ctrl_c(cluster, new_cluster)
 
 def test_what_a_killed_supervisor_leaves_is_cleaned_by_up_and_by_down(new_cluster):
     assert new_cluster.run("up", "--detach").returncode == 0
-    old = family(new_cluster)
+    old, url = family(new_cluster), new_cluster.status().url
     old[0].kill()
     until(lambda: not old[0].is_running() or old[0].status() == psutil.STATUS_ZOMBIE)
     status = new_cluster.run("status")
@@ -134,6 +134,7 @@ def test_what_a_killed_supervisor_leaves_is_cleaned_by_up_and_by_down(new_cluste
     again = new_cluster.run("up", "--detach")
     assert again.returncode == 0, again.stderr
     assert "Cleaning up" in again.stdout
+    assert new_cluster.status().url == url  # whoever follows a job finds it again
     assert {process.pid for process in old}.isdisjoint(process.pid for process in processes_of(new_cluster.home))
 
     psutil.Process(new_cluster.pids()["supervisor"]).kill()
@@ -169,7 +170,7 @@ def test_a_service_that_cannot_start_is_named_with_the_end_of_its_log(new_cluste
     up = new_cluster.run("up", *words, "--user-python", "/bin/true")
     assert_not_started(new_cluster, up)
     assert "-worker ended with status 1 while starting" in up.stderr
-    assert "/bin/true does not run" in up.stderr
+    assert "/bin/true does not answer as a Python does" in up.stderr
 
 
 def test_a_port_that_is_taken_is_named(new_cluster):

@@ -76,6 +76,7 @@ def write_artifact():
         ingredients={},
         parameters=[],
         trained=[],
+        in_eval_mode=[],
         buffers=[],
         inputs=[],
         targets=[],

@@ -44,6 +44,11 @@ class LocalHome(ClusterHome):
         return self.root / "valkey.conf"
 
     @property
+    def port(self) -> Path:
+        """The port that the API listened on last."""
+        return self.root / "port"
+
+    @property
     def lock(self) -> Path:
         return self.root / "lock"
 

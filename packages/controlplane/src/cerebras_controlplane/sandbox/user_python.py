@@ -49,8 +49,9 @@ def probe_user_python(executable: Path, environment: dict[str, str]) -> UserPyth
         raise ReportedError(
             ErrorReport(
                 code=ErrorCode.CONFIG_INVALID,
-                message=f"the user's Python {executable} does not run: {error}",
-                advice="Set CEREBRAS_USER_PYTHON to the interpreter of an environment with cerebras_pytorch.",
+                message=f"the user's Python {executable} does not answer as a Python does: {error}",
+                advice="Name the interpreter of an environment with cerebras_pytorch: `up --user-python`"
+                " (CEREBRAS_USER_PYTHON).",
             )
         ) from None
     places = [executable, executable.resolve(), *(Path(place) for place in found["places"] if place)]

@@ -139,7 +139,9 @@ def _error_of(end: ProcessEnd, directory: RunDirectory, pump: Pump) -> ErrorRepo
     last_lines = pump.log_end(LOG_END_BYTES).splitlines()[-LOG_END_LINES:]
     return ErrorReport(
         code=ErrorCode.PROCESS_KILLED,
-        message="\n".join([f"the user's process ended by {end} before the script did", *last_lines]),
+        message="\n".join(
+            [f"the user's process ended by {end} before the script did; the end of its log:", *last_lines]
+        ),
         advice="SIGKILL usually means that memory ran out." if end.signal is signal.SIGKILL else None,
     )
 
