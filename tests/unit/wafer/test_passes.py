@@ -190,3 +190,23 @@ def test_the_cycles_of_the_layers_are_those_of_their_kernels():
 def test_evaluation_is_rounded_as_training_is():
     program = compiled(Constant(1), precision=PrecisionSpec(compute_dtype="bfloat16")).programs[ProgramName.EVALUATE]
     assert [node for node in program.graph_module.graph.nodes if "_to_copy" in str(node.target)]
+
+
+class Blocks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Encoder().layer for _ in range(3)])
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.squeeze(1)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x.mean(1))
+
+
+def test_a_block_of_a_list_is_one_layer_with_all_its_weights():
+    plan = compiled(Blocks()).plan
+    assert [layer.name for layer in plan.layers] == ["blocks.0", "blocks.1", "blocks.2", "head"]
+    weights = sum(parameter.numel() for parameter in Blocks().blocks[0].parameters())
+    assert {layer.weight_bytes for layer in plan.layers[:3]} == {4 * weights}

@@ -29,6 +29,8 @@ from cerebras_wafer.compiler.report.text import readable_size
 from cerebras_wafer.errors import CompileError
 from cerebras_wafer.simulator.load import is_complete, read_manifest
 
+LAYERS_LOGGED = 10
+
 
 def compile(  # noqa: A001 (the name scripts use)
     model: nn.Module,
@@ -129,7 +131,11 @@ def _compile_into(context: Context, parts: Parts, input_key: str, ingredients: d
 
 def _log_report(report: Report) -> None:
     memory = report.memory
-    for layer in report.layers:
+    slowest = sorted(report.layers, key=lambda layer: layer.seconds, reverse=True)[:LAYERS_LOGGED]
+    logger.info(
+        f"{len(report.layers)} layers; the slowest of them:" if len(report.layers) > LAYERS_LOGGED else "Layers:"
+    )
+    for layer in [layer for layer in report.layers if layer in slowest]:
         logger.info(
             f"Layer {layer.name}: {layer.seconds * 1e3:.3f} ms a step, weights {readable_size(layer.weight_bytes)},"
             f" bound by {layer.bound}"

@@ -95,22 +95,41 @@ def _weight_bytes(names: tuple[str, ...], step: TrainingStep, options: CompileOp
 
 
 def _layers_of_kernels(graph: KernelGraph) -> dict[str, str]:
-    """The layer of each kernel, by the kernel's name: a module with weights is one, in the order of forward;
-    modules without weights join the one before, and the loss the last."""
-    weights = _weights_of_modules(graph)
+    """The layer of each kernel, by the kernel's name.
+
+    Kernels without a layer of their own, those of modules without weights, join the one before in the order of
+    forward; the loss joins the last.
+    """
+    weights = _weights_of_layers(graph)
     layer_of_module: dict[str, str] = {}
-    layer = next(iter(weights), "")
+    layer = next(iter(weights), "model")
     for kernel in graph.of(Phase.FORWARD):
-        layer = kernel.module if kernel.module in weights else layer
+        own = _layer_of_module(kernel.module)
+        layer = own if own in weights else layer
         layer_of_module.setdefault(kernel.module, layer)
     return {
-        kernel.name: _layer_name(layer if kernel.phase == Phase.LOSS else layer_of_module.get(kernel.module, layer))
+        kernel.name: layer if kernel.phase == Phase.LOSS else layer_of_module.get(kernel.module, layer)
         for kernel in graph.kernels
     }
 
 
-def _layer_name(module: str) -> str:
+def _layer_of_module(module: str) -> str:
+    """An element of a list of modules, such as a transformer block, is one layer with all that is in it, as in
+    the fit of the constants; any other module is a layer by itself."""
+    parts = module.split(".")
+    for length, part in enumerate(parts, start=1):
+        if part.isdigit():
+            return ".".join(parts[:length])
     return module or "model"
+
+
+def _weights_of_layers(graph: KernelGraph) -> dict[str, tuple[str, ...]]:
+    """Names of the weights that each layer reads, layers in the order of forward."""
+    found: dict[str, dict[str, None]] = {}
+    for kernel in graph.of(Phase.FORWARD):
+        if kernel.parameters:
+            found.setdefault(_layer_of_module(kernel.module), {}).update(dict.fromkeys(kernel.parameters))
+    return {layer: tuple(names) for layer, names in found.items()}
 
 
 def _layers(
@@ -120,24 +139,9 @@ def _layers(
     for kernel in kernels:
         cycles[kernel.layer, kernel.phase] += kernel.cycles
     return [
-        _layer(
-            _layer_name(module),
-            cycles,
-            _weight_bytes(names, step, options),
-            _gradient_bytes(names, step, system),
-            system,
-        )
-        for module, names in _weights_of_modules(graph).items()
+        _layer(name, cycles, _weight_bytes(weights, step, options), _gradient_bytes(weights, step, system), system)
+        for name, weights in _weights_of_layers(graph).items()
     ]
-
-
-def _weights_of_modules(graph: KernelGraph) -> dict[str, tuple[str, ...]]:
-    """Names of the weights that each module reads, modules in the order of forward."""
-    found: dict[str, dict[str, None]] = {}
-    for kernel in graph.of(Phase.FORWARD):
-        if kernel.parameters:
-            found.setdefault(kernel.module, {}).update(dict.fromkeys(kernel.parameters))
-    return {module: tuple(names) for module, names in found.items()}
 
 
 def _gradient_bytes(names: tuple[str, ...], step: TrainingStep, system: SystemSpec) -> int:
