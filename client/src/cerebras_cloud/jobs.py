@@ -106,6 +106,9 @@ class Jobs:
                 return
             after = page.next_after
 
-    def follow(self, job_id: str) -> Iterator[FollowEvent]:
-        """What happens to the job, from its first byte to its `StreamEnd`, across dropped connections."""
-        return stream.follow(self._transport, job_id)
+    def follow(self, job_id: str, tell: Callable[[str], object] = str) -> Iterator[FollowEvent]:
+        """What happens to the job, from its first byte to its `StreamEnd`, across dropped connections.
+
+        `tell` is given a line when the cluster does not answer for a while.
+        """
+        return stream.follow(self._transport, job_id, tell)

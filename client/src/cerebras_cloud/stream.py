@@ -1,7 +1,7 @@
 """Following a job: server-sent events, resumed after a dropped connection without a gap or a repeat."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from cerebras_cloud.errors import ConnectionLost
@@ -9,6 +9,7 @@ from cerebras_cloud.transport import Transport, job_path
 from cerebras_contract.jobs import JobView
 from cerebras_contract.wire import LogChunk, MetricBatch, StreamEnd, StreamEventName
 
+FAILURES_BEFORE_TELLING = 3
 FollowEvent = LogChunk | MetricBatch | JobView | StreamEnd
 MODEL_OF_EVENT: dict[str, type[LogChunk | MetricBatch | JobView | StreamEnd]] = {
     StreamEventName.LOG: LogChunk,
@@ -58,13 +59,14 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
             pieces = [other]
 
 
-def follow(transport: Transport, job_id: str) -> Iterator[FollowEvent]:
+def follow(transport: Transport, job_id: str, tell: Callable[[str], object]) -> Iterator[FollowEvent]:
     """What happens to a job, from its first byte to its end. The last item is a `StreamEnd`.
 
-    Raises `ConnectionLost` when a connection has been lost for `Patience.lost_after_seconds`.
+    Raises `ConnectionLost` when a connection has been lost for `Patience.lost_after_seconds`; `tell` is given a
+    line when it does not come back at once.
     """
     cursor: str | None = None
-    outage = _Outage(transport)
+    outage = _Outage(transport, tell)
     while True:
         try:
             for event in _events(transport, job_id, cursor):
@@ -84,8 +86,9 @@ def follow(transport: Transport, job_id: str) -> Iterator[FollowEvent]:
 class _Outage:
     """How long a follow has been without contact. It counts from a failure: a paused reader is none."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, tell: Callable[[str], object]) -> None:
         self._transport = transport
+        self._tell = tell
         self.over()
 
     def over(self) -> None:
@@ -98,6 +101,8 @@ class _Outage:
         patience = self._transport.patience
         if now - self._began_at > patience.lost_after_seconds:
             raise self._transport.connection_lost(f"no contact for {patience.lost_after_seconds:.0f} s")
+        if self._failures == FAILURES_BEFORE_TELLING:
+            self._tell(f"The cluster does not answer; trying again for {patience.lost_after_seconds:.0f} s.")
         time.sleep(patience.delay_seconds(self._failures))
         self._failures += 1
 

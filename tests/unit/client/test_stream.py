@@ -84,6 +84,16 @@ def test_a_follow_outlives_an_api_that_restarts(client, stand_in):
     assert followed(client)[0] == LOG
 
 
+def test_a_longer_outage_is_said_once_and_the_job_followed_on(client, stand_in):
+    stand_in.events = STORY
+    stand_in.faults.extend([503] * 40)
+    said: list[str] = []
+    events = list(client.jobs.follow(JOB_ID, said.append))
+    assert isinstance(events[-1], StreamEnd)
+    assert len(said) == 1
+    assert "does not answer" in said[0]
+
+
 def test_events_of_a_newer_server_are_passed_over(client, stand_in):
     news = b"id: 0\nevent: weather\ndata: sunny\n\n"
     stand_in.events = [news, *STORY[1:]]

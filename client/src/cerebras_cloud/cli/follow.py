@@ -20,7 +20,7 @@ def follow_job(client: Client, job_id: str, home: Path | None) -> ExitCode:
     screen = Screen.of_this_process()
     display = JobDisplay(screen)
     try:
-        for event in client.jobs.follow(job_id):
+        for event in client.jobs.follow(job_id, screen.say):
             match event:
                 case LogChunk():
                     screen.write_log(base64.b64decode(event.data_base64))
@@ -42,7 +42,7 @@ def follow_log(client: Client, job_id: str, home: Path | None) -> ExitCode:
     """Write a job's output to stdout until it ends, and nothing else."""
     screen = Screen.of_this_process()
     try:
-        for event in client.jobs.follow(job_id):
+        for event in client.jobs.follow(job_id, screen.say):
             if isinstance(event, LogChunk):
                 screen.write_log(base64.b64decode(event.data_base64))
             elif isinstance(event, StreamEnd):

@@ -57,7 +57,8 @@ def run_stage(tools: Tools, handler: StageHandler, claim: Claim, stopping: threa
         except Exception:
             log.exception("stage failed by a fault of ours", job=claim.job_id)
             message = f"the {claim.kind} worker failed"
-            _fail(tools, claim, ErrorReport(code=ErrorCode.INTERNAL, message=message, advice="See its log."))
+            advice = f"See logs/{tools.settings.worker_name}.log in the cluster's home."
+            _fail(tools, claim, ErrorReport(code=ErrorCode.INTERNAL, message=message, advice=advice))
     ring_noted(tools.sessions, tools.celery)
     log.info("stage ends", job=claim.job_id, stage=str(claim.kind))
 
