@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from cerebras_contract.errors import ERROR_PROPERTIES, ErrorCode, ErrorReport, ReportedError
+from cerebras_contract.errors import ERROR_PROPERTIES, ErrorCode, ErrorReport, FaultReport, ReportedError
 from cerebras_contract.events import RUN_EVENT, MetricEvent
 from cerebras_contract.jobs import MetricPoint
 from cerebras_contract.systems import load_system, system_names
@@ -37,6 +37,19 @@ def test_an_error_is_shown_with_its_place_and_advice():
         code=ErrorCode.SCRIPT_RAISED, message="ValueError: no", file="train.py", line=7, advice="Fix it."
     )
     assert str(ReportedError(report)) == "train.py:7: ValueError: no [script.raised]\n  Fix it."
+
+
+def test_several_faults_are_listed_and_the_first_gives_code_and_place():
+    faults = [
+        FaultReport(code=ErrorCode.COMPILE_VALUE_READ, message="item()", file="train.py", line=7, advice="Do not."),
+        FaultReport(code=ErrorCode.COMPILE_NO_KERNEL, message="svd", module="head", operation="aten._linalg_svd"),
+    ]
+    report = ErrorReport.of_faults(faults, "2 faults")
+    assert (report.code, report.file, report.line) == (ErrorCode.COMPILE_VALUE_READ, "train.py", 7)
+    assert ErrorReport.model_validate_json(report.model_dump_json()) == report
+    listed = "1. train.py:7: item() [compile.value_read]\n     Do not.\n2. svd [compile.no_kernel]"
+    assert str(report) == f"2 faults\n{listed}"
+    assert str(ErrorReport.of_faults(faults[1:], "1 fault")) == "svd [compile.no_kernel]"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pydantic import ConfigDict, Field, JsonValue, NonNegativeInt, PositiveInt, 
 from cerebras_contract.digests import sha256_of_json
 from cerebras_contract.model import ContractModel
 
+Quantity = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Label = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*=[A-Za-z0-9._-]*$")]
 
 
@@ -22,6 +23,9 @@ class RunConfigSection(ContractModel):
     checkpoint_steps: NonNegativeInt | None = None
     log_steps: PositiveInt | None = None
     seed: NonNegativeInt | None = None
+    compile_crd_memory_gi: Quantity | None = None
+    compile_timeout_seconds: Quantity | None = None
+    input_timeout_seconds: Quantity | None = None
     job_labels: list[Label] | None = None
     job_priority: Literal["p1", "p2", "p3"] | None = None
 
@@ -43,10 +47,13 @@ class RunConfiguration(ContractModel):
 # Keys that change a run but not the compiled program: left out of an artifact's keys.
 RUN_TIME_KEYS: dict[str, frozenset[str]] = {
     "runconfig": frozenset(
-        {"target_device", "max_steps", "checkpoint_steps", "log_steps", "seed", "job_labels", "job_priority"}
+        {
+            "target_device", "max_steps", "checkpoint_steps", "log_steps", "seed", "job_labels", "job_priority",
+            "compile_crd_memory_gi", "compile_timeout_seconds", "input_timeout_seconds",
+        }
     ),
     "optimizer": frozenset({"lr", "learning_rate"}),
-}
+}  # fmt: skip
 
 
 def compile_time_digest(configuration: RunConfiguration) -> str:

@@ -9,6 +9,9 @@ from cerebras_contract.systems import DEFAULT_SYSTEM
 
 CPU = "CPU"
 CSX = "CSX"
+DEFAULT_COMPILE_TIMEOUT_SECONDS = 3600.0  # real compiles of published models take 8 to 57 minutes
+DEFAULT_INPUT_TIMEOUT_SECONDS = 300.0
+GIBIBYTE = 1 << 30
 
 
 class RunConfig(RunConfigSection):
@@ -31,6 +34,11 @@ class RunSettings:
     checkpoint_steps: int
     log_steps: int
     seed: int
+    compile_memory_bytes: int | None
+    """What a compile may use; None: what the machine has free."""
+    compile_timeout_seconds: float
+    input_timeout_seconds: float
+    """What the loader may take for its first batch."""
 
     @property
     def has_device_time(self) -> bool:
@@ -44,6 +52,7 @@ def resolve(*sources: RunConfigSection) -> RunSettings:
     for source in reversed(sources):
         said.update(source.model_dump(exclude_none=True))
     merged = RunConfigSection.model_validate(said)
+    memory_gi = merged.compile_crd_memory_gi
     return RunSettings(
         target_device=merged.target_device or CPU,
         system=merged.system or DEFAULT_SYSTEM,
@@ -52,4 +61,7 @@ def resolve(*sources: RunConfigSection) -> RunSettings:
         checkpoint_steps=merged.checkpoint_steps or 0,
         log_steps=merged.log_steps or 100,
         seed=merged.seed or 0,
+        compile_memory_bytes=int(memory_gi * GIBIBYTE) if memory_gi else None,
+        compile_timeout_seconds=merged.compile_timeout_seconds or DEFAULT_COMPILE_TIMEOUT_SECONDS,
+        input_timeout_seconds=merged.input_timeout_seconds or DEFAULT_INPUT_TIMEOUT_SECONDS,
     )
