@@ -23,7 +23,8 @@ def artifact_folder(tmp_path_factory):
 
 def test_the_folder_holds_manifest_plan_reports_and_programs(artifact_folder):
     names = {path.name for path in artifact_folder.iterdir()}
-    assert names == {"manifest.json", "plan.json", "report.json", "report.txt"} | {p.file_name for p in ProgramName}
+    described = {"manifest.json", "plan.json", "report.json", "report.txt", "kernels.txt"}
+    assert names == described | {program.file_name for program in ProgramName}
 
 
 def test_what_is_loaded_computes_what_was_compiled(artifact_folder):

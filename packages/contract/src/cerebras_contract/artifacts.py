@@ -1,8 +1,9 @@
 """The artifact: what compile leaves in `compile/`, and what any number of run workers execute.
 
 manifest.json   `Manifest`: what the artifact is made of and for, and the digest of every other file
-plan.json       `Plan`: what runs where, when, in how many cycles
-report.json     `Report`;  report.txt  the same for people
+plan.json       `plans.Plan`: what runs where, when, in how many cycles
+report.json     `reports.Report`;  report.txt and report.html  the same for people
+kernels.txt     the kernel graph, from which the step can be planned again for another system or batch
 forward.pt2  loss.pt2  backward.pt2  update.pt2  evaluate.pt2    serialized functional ATen programs
 """
 
@@ -17,6 +18,8 @@ MANIFEST_FILE = "manifest.json"
 PLAN_FILE = "plan.json"
 REPORT_JSON_FILE = "report.json"
 REPORT_TEXT_FILE = "report.txt"
+REPORT_PAGE_FILE = "report.html"
+KERNELS_FILE = "kernels.txt"
 
 
 class ProgramName(StrEnum):
@@ -31,15 +34,6 @@ class ProgramName(StrEnum):
     @property
     def file_name(self) -> str:
         return f"{self}.pt2"
-
-
-class Phase(StrEnum):
-    """Where in a training step a kernel runs."""
-
-    FORWARD = "forward"
-    LOSS = "loss"
-    BACKWARD = "backward"
-    UPDATE = "update"
 
 
 class TensorSpec(ContractModel):
@@ -112,108 +106,3 @@ class Manifest(ContractModel):
     programs: dict[ProgramName, ProgramSpec]
     digests: dict[str, str]
     """sha256 of every file of the artifact but this one, by name."""
-
-
-class KernelPlan(ContractModel):
-    """One kernel of the step. `cycles` are of the whole fabric, for one micro-batch; 0 in phase update, which
-    runs beside the weights, off the wafer."""
-
-    name: str
-    kind: str
-    phase: Phase
-    module: str
-    layer: str
-    """The `LayerPlan` that its cycles are part of."""
-    source: str | None
-    operations: list[str]
-    multiply_adds: int
-    elements: int
-    weight_bytes: int
-    output_bytes: int
-    cycles: int
-
-
-class LayerPlan(ContractModel):
-    """One layer of the schedule: its compute is overlapped with the streaming of its weights.
-
-    Cycles are of the whole fabric, for one micro-batch: the layer takes
-    max(forward, weights in) + max(backward, weights in and gradients out) + overhead.
-    """
-
-    name: str
-    weight_bytes: int
-    gradient_bytes: int
-    forward_cycles: int
-    backward_cycles: int
-    weights_in_cycles: int
-    gradients_out_cycles: int
-    overhead_cycles: int
-    total_cycles: int
-    bound: str
-
-
-class MemoryEstimate(ContractModel):
-    """Bytes. Weights, optimizer state and gradients live beside the wafer; activations live on it."""
-
-    weights_bytes: int
-    optimizer_state_bytes: int
-    gradients_bytes: int
-    activations_bytes: int
-    wafer_sram_bytes: int
-
-
-class Plan(ContractModel):
-    """What runs where, when, in how many cycles; execution takes its device time from here."""
-
-    schema_version: int = SCHEMA_VERSION
-    system: str
-    clock_hz: float
-    mode: str
-    num_csx: int
-    batch_size: int
-    micro_batch: int
-    micro_batches_per_step: int
-    kernels: list[KernelPlan]
-    layers: list[LayerPlan]
-    step_cycles: int
-    evaluation_cycles: int
-    memory: MemoryEstimate
-    calibrated: bool
-    trust: str
-    """One sentence: how far the cycles are to be trusted."""
-
-    @property
-    def step_seconds(self) -> float:
-        """Device seconds of one training step."""
-        return self.step_cycles / self.clock_hz
-
-
-class LayerReport(ContractModel):
-    """A row of the report: one layer of one training step."""
-
-    name: str
-    seconds: float
-    utilization: float
-    weight_bytes: int
-    output_bytes: int
-    off_wafer_bytes: int
-    bound: str
-
-
-class Report(ContractModel):
-    """The compile report: rates in samples/s of device time, utilisation as a fraction of the fabric's peak."""
-
-    artifact_key: str
-    system: str
-    mode: str
-    batch_size: int
-    micro_batch: int
-    samples_per_second: float
-    compute_samples_per_second: float
-    transmission_samples_per_second: float
-    active_pes: int
-    compute_utilization: float
-    parameters: int
-    memory: MemoryEstimate
-    layers: list[LayerReport]
-    trust: str

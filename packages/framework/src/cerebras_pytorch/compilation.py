@@ -6,10 +6,11 @@ from pydantic import JsonValue
 from torch import nn
 from torch.optim import Optimizer
 
-from cerebras_contract.artifacts import PrecisionSpec, Report
+from cerebras_contract.artifacts import PrecisionSpec
 from cerebras_contract.digests import sha256_of_json
 from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
 from cerebras_contract.events import ArtifactEvent
+from cerebras_contract.reports import Report
 from cerebras_contract.states import StageKind
 from cerebras_pytorch.amp import MixedPrecision
 from cerebras_pytorch.capture.batch import divide

@@ -15,7 +15,7 @@ from cerebras_pytorch.capture.batch import Batch, flat_tensors
 from cerebras_pytorch.capture.optimizer import constants_of
 from cerebras_pytorch.capture.step import modules_in_eval_mode
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions, tensor_spec
-from cerebras_wafer.compiler.pipeline import compiler_versions
+from cerebras_wafer.versions import compiler_versions
 
 
 def ingredients_of(

@@ -2,7 +2,3 @@
 
 `compiler` turns a captured training step into an artifact; `simulator` loads and executes one.
 """
-
-from importlib.metadata import version
-
-COMPILER_VERSION = version("cerebras-emulator-wafer")

@@ -8,6 +8,7 @@ import torch
 from pydantic import JsonValue
 
 from cerebras_contract.artifacts import (
+    KERNELS_FILE,
     MANIFEST_FILE,
     PLAN_FILE,
     REPORT_JSON_FILE,
@@ -17,6 +18,7 @@ from cerebras_contract.artifacts import (
 )
 from cerebras_contract.digests import sha256_of_file
 from cerebras_wafer.compiler.frontends.flat import export_flat
+from cerebras_wafer.compiler.ir.text import print_graph
 from cerebras_wafer.compiler.pipeline import Compiled
 from cerebras_wafer.compiler.report.text import report_text
 from cerebras_wafer.errors import CompileError
@@ -47,6 +49,7 @@ def _write_contents(compiled: Compiled, folder: Path) -> None:
     for name, program in compiled.programs.items():
         torch.export.save(export_flat(program.graph_module), folder / name.file_name)
     (folder / PLAN_FILE).write_text(compiled.plan.model_dump_json(indent=2), encoding="utf-8")
+    (folder / KERNELS_FILE).write_text(print_graph(compiled.graph), encoding="utf-8")
     (folder / REPORT_JSON_FILE).write_text(compiled.report.model_dump_json(indent=2), encoding="utf-8")
     (folder / REPORT_TEXT_FILE).write_text(report_text(compiled.report), encoding="utf-8")
 

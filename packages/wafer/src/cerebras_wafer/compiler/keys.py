@@ -23,6 +23,8 @@ def artifact_key(
         "programs": {name: canonical_program(program) for name, program in programs.items()},
         "precision": options.precision.model_dump(mode="json"),
         "num_csx": options.num_csx,
+        "execution_mode": options.execution_mode,
+        "micro_batch": options.micro_batch,
         "system": system.model_dump(mode="json"),
         "versions": versions.model_dump(mode="json"),
     }

@@ -1,23 +1,43 @@
-"""The list of passes."""
+"""The list of passes, from a captured step to a plan.
+
+precision   round values where kernels meet
+partition   cut the joint graph into forward and backward
+refuse      say what no kernel covers
+match       cover both with kernels of the library: the kernel graph
+plan        choose the mode and the micro-batch; place or schedule; cost (see planning.py)
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
-import torch
-
-from cerebras_contract.artifacts import Phase, Plan, ProgramName, Report, Versions
+from cerebras_contract.artifacts import ProgramName, Versions
+from cerebras_contract.plans import Plan
+from cerebras_contract.reports import Report
 from cerebras_contract.systems import load_system
-from cerebras_wafer import COMPILER_VERSION
-from cerebras_wafer.compiler.frontends.training_step import CompileOptions, Program, TrainingStep
+from cerebras_wafer.compiler.frontends.training_step import CompileOptions, Program, TrainingStep, WaferStep
 from cerebras_wafer.compiler.ir.kernels import KernelGraph
+from cerebras_wafer.compiler.ir.text import print_graph
+from cerebras_wafer.compiler.ir.verify import verify
 from cerebras_wafer.compiler.keys import artifact_key
-from cerebras_wafer.compiler.passes.match import kernels_of_update, match
-from cerebras_wafer.compiler.passes.partition import partition, saved_bytes
+from cerebras_wafer.compiler.passes.match import match
+from cerebras_wafer.compiler.passes.partition import partition
 from cerebras_wafer.compiler.passes.precision import round_at_kernel_edges
-from cerebras_wafer.compiler.passes.schedule import schedule
+from cerebras_wafer.compiler.passes.refuse import refuse
+from cerebras_wafer.compiler.planning import plan_graph
 from cerebras_wafer.compiler.report.build import build_report
+from cerebras_wafer.versions import compiler_versions
 
 Log = Callable[[str], None]
+
+
+class PassName(StrEnum):
+    """Passes in their order; the text of what a pass leaves can be printed after it."""
+
+    PRECISION = "precision"
+    PARTITION = "partition"
+    MATCH = "match"
+    PLAN = "plan"
 
 
 @dataclass(frozen=True)
@@ -29,55 +49,60 @@ class Compiled:
     options: CompileOptions
     versions: Versions
     programs: Mapping[ProgramName, Program]
+    graph: KernelGraph
     plan: Plan
     report: Report
-
-
-def compiler_versions() -> Versions:
-    """Versions that are ingredients of every key. A local build tag of torch does not change its programs."""
-    return Versions(compiler=COMPILER_VERSION, torch=torch.__version__.split("+")[0])
 
 
 def compile_step(step: TrainingStep, options: CompileOptions, log: Log) -> Compiled:
     """Run the passes over a captured step. Raises `CompileError` where the model cannot be mapped."""
     system = load_system(options.system)
     versions = compiler_versions()
+    round_at_kernel_edges(step.evaluate, options.precision)
+    programs, graph = kernel_graph(step, options, log)
+    programs |= {ProgramName.UPDATE: step.update, ProgramName.EVALUATE: step.evaluate}
+    plan = plan_graph(graph, options, system, log)
+    key = artifact_key(programs, options, system, versions)
+    return Compiled(
+        key, step, options, versions, programs, graph, plan, build_report(key, plan, graph, options, system)
+    )
 
+
+def plan_step(
+    step: WaferStep, options: CompileOptions, log: Log, print_after: PassName | None = None
+) -> tuple[KernelGraph, Plan]:
+    """The plan of a captured step, without programs to run."""
+    _, graph = kernel_graph(step, options, log, print_after)
+    plan = plan_graph(graph, options, load_system(options.system), log)
+    if print_after == PassName.PLAN:
+        log(plan.model_dump_json(indent=2))
+    return graph, plan
+
+
+def kernel_graph(
+    step: WaferStep, options: CompileOptions, log: Log, print_after: PassName | None = None
+) -> tuple[dict[ProgramName, Program], KernelGraph]:
+    """The programs that the wafer runs, and the kernels that cover them."""
+    round_at_kernel_edges(step.joint, options.precision)
     log(f"Pass precision: compute in {options.precision.compute_dtype}, weights and sums in float32")
-    for program in (step.joint, step.evaluate):
-        round_at_kernel_edges(program, options.precision)
+    if print_after == PassName.PRECISION:
+        log(_text(step.joint))
 
     forward, backward = partition(step.joint)
+    programs = {ProgramName.FORWARD: forward, ProgramName.LOSS: step.loss, ProgramName.BACKWARD: backward}
     log(f"Pass partition: {len(forward.outputs)} results of forward, {len(backward.outputs)} gradients")
-    programs = {
-        ProgramName.FORWARD: forward,
-        ProgramName.LOSS: step.loss,
-        ProgramName.BACKWARD: backward,
-        ProgramName.UPDATE: step.update,
-        ProgramName.EVALUATE: step.evaluate,
-    }
+    if print_after == PassName.PARTITION:
+        log("\n".join(_text(program) for program in programs.values()))
 
-    graph = _kernel_graph(step, programs)
-    log(f"Pass match: {_count_operations(programs)} operations covered by {len(graph.kernels)} kernels")
-
-    plan = schedule(graph, step, options, system)
-    log(f"Pass schedule: {len(plan.layers)} layers, micro-batch {plan.micro_batch} of {plan.batch_size}")
-
-    key = artifact_key(programs, options, system, versions)
-    report = build_report(key, plan, step, options, system)
-    return Compiled(key, step, options, versions, programs, plan, report)
+    refuse(programs)
+    graph = match(step, programs, options.precision.compute_dtype)
+    verify(graph, after=PassName.MATCH)
+    operations = sum(len(kernel.operations) for kernel in graph.kernels)
+    log(f"Pass match: {operations} operations covered by {len(graph.kernels)} kernels")
+    if print_after == PassName.MATCH:
+        log(print_graph(graph))
+    return programs, graph
 
 
-def _kernel_graph(step: TrainingStep, programs: Mapping[ProgramName, Program]) -> KernelGraph:
-    kernels = [
-        *match(Phase.FORWARD, programs[ProgramName.FORWARD]),
-        *match(Phase.LOSS, programs[ProgramName.LOSS]),
-        *match(Phase.BACKWARD, programs[ProgramName.BACKWARD]),
-        *kernels_of_update(programs[ProgramName.UPDATE], step.optimizer.name),
-    ]
-    return KernelGraph(tuple(kernels), saved_bytes(programs[ProgramName.FORWARD]))
-
-
-def _count_operations(programs: Mapping[ProgramName, Program]) -> int:
-    graphs = [program.graph_module.graph for program in programs.values()]
-    return sum(node.op == "call_function" for graph in graphs for node in graph.nodes)
+def _text(program: Program) -> str:
+    return str(program.graph_module.graph)

@@ -5,30 +5,29 @@ figures an element are those of two published pipelined compile reports (release
 """
 
 import math
+from collections.abc import Iterable
 
 from cerebras_contract.systems import SystemSpec
+from cerebras_wafer.hardware.work import WorkClass
 
-PE_CYCLES_PER_ELEMENT = {
-    "elementwise": 1.8,  # residual add
-    "activation": 95.0,  # GELU: 89-99 forward, 106 backward
-    "norm": 21.0,  # LayerNorm: 13-29 forward, 17-31 backward
-    "softmax": 55.0,  # dominated by exp
-    "loss": 130.0,  # softmax cross-entropy: 110-150 in all
-    "dropout": 53.0,
-    "pooling": 1.8,  # not in the reports; taken as an elementwise operation
-    "reduction": 1.8,  # likewise
-    "embedding": 1.8,  # likewise
-    "layout": 0.0,  # renames elements, moves none
-    "matmul": 0.0,  # counted by multiply-adds
-    "conv2d": 0.0,  # counted by multiply-adds
-    "attention": 0.0,  # counted by multiply-adds
+PE_CYCLES_PER_ELEMENT: dict[WorkClass, float] = {
+    WorkClass.ELEMENTWISE: 1.8,  # residual add
+    WorkClass.ACTIVATION: 95.0,  # GELU: 89-99 forward, 106 backward
+    WorkClass.NORM: 21.0,  # LayerNorm: 13-29 forward, 17-31 backward
+    WorkClass.SOFTMAX: 55.0,  # dominated by exp
+    WorkClass.SCORE: 0.0,
+    WorkClass.LOSS: 130.0,  # softmax cross-entropy: 110-150 in all
+    WorkClass.DROPOUT: 53.0,
+    WorkClass.POOLING: 1.8,  # not in the reports; taken as an elementwise operation
+    WorkClass.REDUCTION: 1.8,  # likewise
+    WorkClass.EMBEDDING: 1.8,  # likewise
 }
 
 
-def compute_cycles(system: SystemSpec, kind: str, multiply_adds: float, elements: float) -> int:
+def compute_cycles(system: SystemSpec, multiply_adds: float, element_work: Iterable[tuple[WorkClass, float]]) -> int:
     """Cycles in which the whole fabric does this work, at the effective rate of the spec."""
     pe_cycles = multiply_adds / system.effective_multiply_adds_per_cycle
-    pe_cycles += elements * PE_CYCLES_PER_ELEMENT[kind]
+    pe_cycles += sum(elements * PE_CYCLES_PER_ELEMENT[work] for work, elements in element_work)
     return math.ceil(pe_cycles / system.processing_elements)
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from cerebras_contract.artifacts import Plan
+from cerebras_contract.plans import Plan
 
 
 @dataclass

@@ -8,9 +8,11 @@ from pydantic import ValidationError
 from torch.fx import GraphModule
 from torch.fx.graph import _BoxedCodeGen
 
-from cerebras_contract.artifacts import MANIFEST_FILE, PLAN_FILE, SCHEMA_VERSION, Manifest, Plan, ProgramName
+from cerebras_contract.artifacts import MANIFEST_FILE, PLAN_FILE, SCHEMA_VERSION, Manifest, ProgramName
 from cerebras_contract.digests import sha256_of_file
+from cerebras_contract.plans import Plan
 from cerebras_wafer.errors import ArtifactMismatch
+from cerebras_wafer.versions import torch_version
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ def load_artifact(folder: Path) -> Artifact:
         raise ArtifactMismatch(f"there is no readable artifact in {folder}", "Compile again.")
     if not is_complete(folder, manifest):
         raise ArtifactMismatch(f"the artifact in {folder} is damaged: a file is missing or differs", "Compile again.")
-    running = torch.__version__.split("+")[0]
+    running = torch_version()
     if manifest.versions.torch != running:
         raise ArtifactMismatch(
             f"the artifact was compiled with torch {manifest.versions.torch}, this is torch {running}",

@@ -5,12 +5,15 @@ Roles are strings `role:name`: `parameter:conv1.weight`, `buffer:bn.running_mean
 backward), `state:conv1.weight/exp_avg`, `rate:0` (learning rate of parameter group 0), `loss:0`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch.fx import GraphModule
 
 from cerebras_contract.artifacts import OptimizerSpec, PrecisionSpec, TensorSpec
+from cerebras_contract.plans import Mode
 
 
 @dataclass(frozen=True)
@@ -27,32 +30,49 @@ class Program:
 
 
 @dataclass(frozen=True)
-class TrainingStep:
-    """One captured training step. Parameters and buffers go by the bare module's names."""
+class WaferStep:
+    """What the wafer does in one training step: forward, loss and backward, without the update beside it.
+
+    Parameters and buffers go by the bare module's names. `state_elements` is what the optimizer keeps for each
+    trained parameter, scalars aside.
+    """
 
     joint: Program
     loss: Program
-    update: Program
-    evaluate: Program
     parameters: tuple[TensorSpec, ...]
     trained: tuple[str, ...]
-    in_eval_mode: tuple[str, ...]
     buffers: tuple[TensorSpec, ...]
     inputs: tuple[TensorSpec, ...]
     targets: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    output_tree: str
     optimizer: OptimizerSpec
+    state_elements: Mapping[str, int]
     batch_size: int
 
 
 @dataclass(frozen=True)
+class TrainingStep(WaferStep):
+    """A whole captured training step: also the update, and forward in eval mode."""
+
+    update: Program
+    evaluate: Program
+    in_eval_mode: tuple[str, ...]
+    output_tree: str
+
+
+@dataclass(frozen=True)
 class CompileOptions:
-    """What is decided outside the model. `system` is the name of a system's spec."""
+    """What is decided outside the model. `system` is the name of a system's spec, or the path of one's own.
+
+    `execution_mode` None: the compiler picks. `micro_batch` "auto": the fastest that fits; "explore": the same,
+    and every candidate is listed.
+    """
 
     system: str
     num_csx: int
     precision: PrecisionSpec
+    execution_mode: Mode | None = None
+    micro_batch: int | Literal["auto", "explore"] = "auto"
 
 
 def dtype_name(dtype: torch.dtype) -> str:

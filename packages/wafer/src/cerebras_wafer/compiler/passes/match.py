@@ -1,22 +1,81 @@
-"""Match: cover the captured graphs with kernels of the library."""
+"""Match: cover the captured graphs with kernels of the library, and note what reads what."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch._ops import OpOverload
 from torch.fx import Node
 
-from cerebras_contract.artifacts import Phase
-from cerebras_wafer.compiler.frontends.training_step import Program
-from cerebras_wafer.compiler.ir.kernels import Kernel, KernelKind
-from cerebras_wafer.compiler.passes.operations import kernel_kind, multiply_adds
-from cerebras_wafer.errors import CompileError
+from cerebras_contract.artifacts import ProgramName
+from cerebras_contract.plans import Phase
+from cerebras_wafer.compiler.frontends.flat import output_nodes
+from cerebras_wafer.compiler.frontends.places import module_path, place_text
+from cerebras_wafer.compiler.frontends.training_step import Program, WaferStep, dtype_name
+from cerebras_wafer.compiler.ir.kernels import (
+    HEAVY_KINDS,
+    KERNEL,
+    PARAMETER,
+    Kernel,
+    KernelGraph,
+    KernelKind,
+    Weight,
+)
+from cerebras_wafer.compiler.passes.operations import (
+    VIEWS,
+    base_name,
+    covered_by,
+    elements,
+    extents,
+    multiply_adds,
+    shape_of,
+)
+from cerebras_wafer.errors import CompilerBug
+from cerebras_wafer.hardware.work import WorkClass
 
-TORCH_FOLDER = str(Path(torch.__file__).parent)
+
+def match(step: WaferStep, programs: Mapping[ProgramName, Program], compute_dtype: str) -> KernelGraph:
+    """The kernel graph of a step, from its forward, loss and backward programs.
+
+    Every operation must have passed `refuse`. The optimizer's update is one kernel: it runs beside the weights.
+    """
+    matched = _Matched(compute_dtype)
+    kernels = [
+        *_cover(Phase.FORWARD, programs[ProgramName.FORWARD], matched),
+        *_cover(Phase.LOSS, programs[ProgramName.LOSS], matched),
+        *_cover(Phase.BACKWARD, programs[ProgramName.BACKWARD], matched),
+        _update(step),
+    ]
+    return KernelGraph(step.batch_size, compute_dtype, _weights(step), tuple(kernels))
+
+
+class _Result(NamedTuple):
+    """Where a value comes from, as a kernel's `reads` say it, and whether it grows with the batch."""
+
+    origin: str | None
+    grows: bool
+
+
+@dataclass
+class _Matched:
+    """What is known while the programs are covered one after the other."""
+
+    compute_dtype: str
+    names: dict[str, int] = field(default_factory=dict)
+    results: dict[str, _Result] = field(default_factory=dict)
+    """Results that cross from one program to the next, by role (`saved:3`, `output:0`, `tangent:0`)."""
+
+    def bytes_of(self, value: object) -> int:
+        """Bytes on the wafer: floating-point values take the width of the compute type."""
+        if isinstance(value, (tuple, list)):
+            return sum(self.bytes_of(part) for part in value)
+        if not isinstance(value, torch.Tensor):
+            return 0
+        width = getattr(torch, self.compute_dtype).itemsize if value.is_floating_point() else value.element_size()
+        return value.numel() * int(width)
 
 
 @dataclass
@@ -28,90 +87,53 @@ class _Group:
     nodes: list[Node] = field(default_factory=list)
 
 
-def match(phase: Phase, program: Program) -> list[Kernel]:
-    """Kernels that cover a program, in its order.
-
-    Raises `CompileError` naming every operation that no kernel covers, with its module and source line.
-    """
+def _cover(phase: Phase, program: Program, matched: _Matched) -> list[Kernel]:
+    """Kernels that cover a program, in its order."""
     graph = program.graph_module.graph
-    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-    parameters = {
-        node: role.removeprefix("parameter:")
+    results = _results_of_inputs(program, matched)
+    returned = dict(zip(program.outputs, output_nodes(program.graph_module), strict=True))
+    saved = {_base(node) for role, node in returned.items() if role.startswith("saved:") and node}
+    kernels = []
+    for group in _groups(phase, [node for node in graph.nodes if isinstance(node.target, OpOverload)]):
+        kernel = _kernel(phase, group, results, matched, saved)
+        grows = kernel.grows_with_batch
+        results |= {node: _Result(KERNEL + kernel.name, grows) for node in _with_parts(group.nodes)}
+        kernels.append(kernel)
+    if not kernels:
+        raise CompilerBug(f"the program of phase {phase} has no operation")
+    _keep_results(phase, returned, results, matched, KERNEL + kernels[-1].name)
+    return kernels
+
+
+def _results_of_inputs(program: Program, matched: _Matched) -> dict[Node, _Result]:
+    placeholders = [node for node in program.graph_module.graph.nodes if node.op == "placeholder"]
+    return {
+        node: matched.results.get(role) or _Result(role, grows=role.startswith(("input:", "target:", "tangent:")))
         for node, role in zip(placeholders, program.inputs, strict=True)
-        if role.startswith("parameter:")
     }
-    operations = [node for node in graph.nodes if isinstance(node.target, OpOverload)]
-    _refuse_uncovered(operations)
-    names: dict[str, int] = {}
-    return [_kernel(phase, group, parameters, names) for group in _groups(operations)]
 
 
-def kernels_of_update(program: Program, optimizer: str) -> list[Kernel]:
-    """The optimizer's update as one elementwise kernel: it runs beside the weights, off the wafer."""
-    operations = [node for node in program.graph_module.graph.nodes if isinstance(node.target, OpOverload)]
-    names = tuple(sorted({_name(node) for node in operations}))
-    elements = sum(_elements(node) for node in operations)
-    written = sum(_value_bytes(node.meta.get("val")) for node in operations)
-    return [
-        Kernel(
-            name=f"optimizer.{optimizer}",
-            kind=KernelKind.ELEMENTWISE,
-            phase=Phase.UPDATE,
-            module="optimizer",
-            source=None,
-            operations=names,
-            multiply_adds=0,
-            elements=elements,
-            output_bytes=written,
-            parameters=(),
-        )
-    ]
+def _keep_results(
+    phase: Phase, returned: Mapping[str, Node | None], results: dict[Node, _Result], matched: _Matched, last: str
+) -> None:
+    """Note what later programs read; the loss's own gradient comes from its last kernel."""
+    for role, node in returned.items():
+        if node is not None:
+            matched.results[role] = results.get(_base(node)) or results.get(node) or _Result(None, grows=False)
+            if phase == Phase.FORWARD and role.startswith("output:"):
+                matched.results[role.replace("output:", "tangent:")] = matched.results[role]
+    if phase == Phase.LOSS:
+        tangents = [role for role in matched.results if role.startswith("tangent:")]
+        matched.results |= {role: _Result(last, grows=True) for role in tangents}
 
 
-def module_path(node: Node) -> str:
-    """Path of the innermost user module an operation was called in; empty for the model itself."""
-    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
-    paths = [path for path, _ in stack.values()]
-    return str(paths[-1]) if paths else ""
-
-
-def source_line(node: Node) -> tuple[str, int] | None:
-    """File and line of the user's code that called an operation, the innermost outside of PyTorch."""
-    frames = [line.strip() for line in (node.stack_trace or "").splitlines() if line.strip().startswith('File "')]
-    users = [frame for frame in frames if TORCH_FOLDER not in frame] or frames
-    if not users:
-        return None
-    file, line, *_ = users[-1].removeprefix('File "').split('", line ')
-    return file, int(line.split(",")[0])
-
-
-def _refuse_uncovered(operations: list[Node]) -> None:
-    uncovered = [node for node in operations if kernel_kind(_target(node)) is None]
-    if not uncovered:
-        return
-    lines = [f"{_name(node)} in module {module_path(node) or 'the model'}{_where(node)}" for node in uncovered]
-    place = source_line(uncovered[0])
-    raise CompileError(
-        "no kernel covers: " + "; ".join(dict.fromkeys(lines)),
-        file=place[0] if place else None,
-        line=place[1] if place else None,
-        advice="Write it with operations of fixed shape that do not depend on the data (torch.where, masks).",
-    )
-
-
-def _where(node: Node) -> str:
-    place = source_line(node)
-    return f" ({place[0]}:{place[1]})" if place else ""
-
-
-def _groups(operations: list[Node]) -> Iterator[_Group]:
+def _groups(phase: Phase, operations: list[Node]) -> Iterator[_Group]:
     """Runs of operations of one module; a heavy operation begins a kernel and takes the light ones with it."""
     for module, run in groupby(operations, key=module_path):
         group: _Group | None = None
         for node in run:
-            kind = kernel_kind(_target(node))
-            assert kind is not None
-            if group is None or not _joins(group.kind, kind):
+            kind = _kind(node)
+            if group is None or not _joins(phase, group.kind, kind):
                 if group is not None:
                     yield group
                 group = _Group(kind, module)
@@ -122,54 +144,147 @@ def _groups(operations: list[Node]) -> Iterator[_Group]:
             yield group
 
 
-def _joins(group: KernelKind, kind: KernelKind) -> bool:
-    return kind in (KernelKind.LAYOUT, group) or group == KernelKind.LAYOUT
+def _joins(phase: Phase, group: KernelKind, kind: KernelKind) -> bool:
+    """In backward the gradients of an operation's input and weight are one kernel."""
+    if KernelKind.LAYOUT in (group, kind):
+        return True
+    return group == kind and (kind not in HEAVY_KINDS or phase == Phase.BACKWARD)
 
 
-def _kernel(phase: Phase, group: _Group, parameters: dict[Node, str], names: dict[str, int]) -> Kernel:
-    base = f"{phase}.{group.module or 'model'}.{group.kind}"
-    names[base] = number = names.get(base, 0) + 1
-    place = next((line for node in group.nodes if (line := source_line(node))), None)
-    heavy = [node for node in group.nodes if kernel_kind(_target(node)) == group.kind]
+def _kernel(
+    phase: Phase, group: _Group, results: Mapping[Node, _Result], matched: _Matched, saved: set[Node]
+) -> Kernel:
+    heavy = [node for node in group.nodes if _kind(node) == group.kind and not node.meta.get("rounding")]
+    last = (heavy or group.nodes)[-1]
+    inside = set(group.nodes)
+    sources = [source for node in group.nodes for source in _sources(node) if source not in inside]
+    reads = dict.fromkeys(result.origin for source in sources if (result := results.get(source)) and result.origin)
+    read_outside = {node for node in group.nodes if _read_outside(node, inside)}
     return Kernel(
-        name=base if number == 1 else f"{base}.{number}",
+        name=_name(phase, group, matched.names),
         kind=group.kind,
         phase=phase,
         module=group.module,
-        source=f"{place[0]}:{place[1]}" if place else None,
-        operations=tuple(_name(node) for node in group.nodes if not node.meta.get("rounding")),
+        source=next((place for node in group.nodes if (place := place_text(node))), None),
+        operations=tuple(_full_name(node) for node in group.nodes if not node.meta.get("rounding")),
+        reads=tuple(read for read in reads if read is not None),
+        shape=shape_of(last),
+        dtype=_dtype(last),
+        extents=extents(heavy[0]) if heavy and phase == Phase.FORWARD and group.kind in HEAVY_KINDS else (),
         multiply_adds=sum(multiply_adds(node) for node in heavy),
-        elements=sum(_elements(node) for node in heavy),
-        output_bytes=_value_bytes(heavy[-1].meta.get("val")) if heavy else 0,
-        parameters=tuple(dict.fromkeys(parameters[n] for node in group.nodes for n in _read(node) if n in parameters)),
+        element_work=_element_work(heavy),
+        output_bytes=sum(matched.bytes_of(node.meta.get("val")) for node in {_base(node) for node in read_outside}),
+        saved_bytes=sum(matched.bytes_of(_saved_value(node)) for node in _with_parts(group.nodes) if node in saved),
+        grows_with_batch=any(results[source].grows for source in sources if source in results),
     )
 
 
-def _read(node: Node) -> Iterator[Node]:
-    """Inputs of a node, looking through layout operations and rounding (a transposed weight is a weight)."""
+def _name(phase: Phase, group: _Group, names: dict[str, int]) -> str:
+    base = f"{phase}.{group.module or 'model'}.{group.kind}"
+    names[base] = number = names.get(base, 0) + 1
+    return base if number == 1 else f"{base}.{number}"
+
+
+def _element_work(heavy: list[Node]) -> tuple[tuple[WorkClass, int], ...]:
+    work: dict[WorkClass, int] = {}
+    for node in heavy:
+        assert isinstance(node.target, OpOverload)
+        cover = covered_by(node.target)
+        if cover and cover.work:
+            work[cover.work] = work.get(cover.work, 0) + elements(node)
+    return tuple(work.items())
+
+
+def _update(step: WaferStep) -> Kernel:
+    """The optimizer's update as one kernel, beside the weights: an element of work a trained element."""
+    return Kernel(
+        name=f"update.{step.optimizer.name}",
+        kind=KernelKind.UPDATE,
+        phase=Phase.UPDATE,
+        module="optimizer",
+        source=None,
+        operations=(),
+        reads=tuple(PARAMETER + name for name in step.trained),
+        shape=(),
+        dtype="float32",
+        extents=(),
+        multiply_adds=0,
+        element_work=((WorkClass.ELEMENTWISE, sum(_sizes(step)[name] for name in step.trained)),),
+        output_bytes=0,
+        saved_bytes=0,
+        grows_with_batch=False,
+    )
+
+
+def _weights(step: WaferStep) -> tuple[Weight, ...]:
+    trained = set(step.trained)
+    return tuple(
+        Weight(spec.name, tuple(spec.shape), spec.name in trained, step.state_elements.get(spec.name, 0))
+        for spec in step.parameters
+    )
+
+
+def _sizes(step: WaferStep) -> dict[str, int]:
+    return {spec.name: math.prod(spec.shape) for spec in step.parameters}
+
+
+def _sources(node: Node) -> Iterator[Node]:
+    """Inputs of a node, past the picking of one result of several."""
     for source in node.all_input_nodes:
-        yield source
-        if isinstance(source.target, OpOverload) and kernel_kind(source.target) == KernelKind.LAYOUT:
-            yield from _read(source)
+        yield source if source.op != "call_function" or isinstance(source.target, OpOverload) else _owner(source)
 
 
-def _target(node: Node) -> OpOverload:
+def _owner(node: Node) -> Node:
+    """The operation that a picked result (`getitem`) belongs to."""
+    while node.op == "call_function" and not isinstance(node.target, OpOverload):
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _with_parts(nodes: list[Node]) -> Iterator[Node]:
+    """Nodes, and the picks of one of their results."""
+    for node in nodes:
+        yield node
+        yield from (user for user in node.users if user.op == "call_function" and not _is_operation(user))
+
+
+def _base(node: Node) -> Node:
+    """What a value is a view of: both share their memory."""
+    while isinstance(node.target, OpOverload) and base_name(node.target) in VIEWS:
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _saved_value(node: Node) -> object:
+    return node.meta.get("val")
+
+
+def _read_outside(node: Node, inside: set[Node]) -> bool:
+    users = [user for user in node.users if user.op != "output"]
+    parts = [user for user in users if user.op == "call_function" and not _is_operation(user)]
+    users += [reader for part in parts for reader in part.users if reader.op != "output"]
+    return any(user not in inside and user not in parts for user in users)
+
+
+def _is_operation(node: Node) -> bool:
+    return isinstance(node.target, OpOverload)
+
+
+def _kind(node: Node) -> KernelKind:
     assert isinstance(node.target, OpOverload)
-    return node.target
+    cover = covered_by(node.target)
+    if cover is None:
+        raise CompilerBug(f"{node.target} passed the check of what is covered, and nothing covers it")
+    return cover.kind
 
 
-def _name(node: Node) -> str:
-    return _target(node)._schema.name.replace("::", ".")
+def _full_name(node: Node) -> str:
+    assert isinstance(node.target, OpOverload)
+    return node.target._schema.name.replace("::", ".")
 
 
-def _elements(node: Node) -> int:
+def _dtype(node: Node) -> str:
     value = node.meta.get("val")
     if isinstance(value, (tuple, list)):
         value = value[0]
-    return math.prod(value.shape) if isinstance(value, torch.Tensor) else 0
-
-
-def _value_bytes(value: object) -> int:
-    if isinstance(value, (tuple, list)):
-        return sum(_value_bytes(part) for part in value)
-    return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else 0
+    return dtype_name(value.dtype) if isinstance(value, torch.Tensor) else "none"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch._functorch.partitioners import default_partition
 from torch.fx import GraphModule
 
-from cerebras_wafer.compiler.frontends.flat import node_value, output_nodes, placeholder_values
+from cerebras_wafer.compiler.frontends.flat import output_nodes, placeholder_values
 from cerebras_wafer.compiler.frontends.training_step import Program
 
 
@@ -31,10 +31,3 @@ def _drop_missing_gradients(backward: GraphModule, roles: Sequence[str]) -> tupl
     backward.graph.output_node().args = (tuple(node for node, _ in pairs),)
     backward.recompile()
     return tuple(role for _, role in pairs)
-
-
-def saved_bytes(forward: Program) -> int:
-    """Bytes of activations that forward keeps for backward. A kept input (a weight) is no activation."""
-    returned = zip(output_nodes(forward.graph_module), forward.outputs, strict=True)
-    kept = {node for node, role in returned if role.startswith("saved:") and node and node.op != "placeholder"}
-    return sum(node_value(node).nbytes for node in kept)

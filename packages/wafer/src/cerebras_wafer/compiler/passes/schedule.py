@@ -7,12 +7,12 @@ micro-batch pays all of it. This form, and its constants in a system's spec, wer
 import math
 from collections import defaultdict
 
-from cerebras_contract.artifacts import KernelPlan, LayerPlan, MemoryEstimate, Phase, Plan
+from cerebras_contract.plans import Bound, KernelPlan, LayerPlan, MemoryEstimate, Mode, Phase, Plan, Trust
 from cerebras_contract.systems import SystemSpec
-from cerebras_wafer.compiler.frontends.training_step import CompileOptions, TrainingStep
+from cerebras_wafer.compiler.frontends.training_step import CompileOptions
 from cerebras_wafer.compiler.ir.kernels import Kernel, KernelGraph
 from cerebras_wafer.errors import CompileError
-from cerebras_wafer.hardware.costs import compute_cycles, streaming_cycles
+from cerebras_wafer.hardware.costs import compute_cycles, peak_multiply_adds_per_second, streaming_cycles
 
 ACTIVATION_SHARE_OF_SRAM = 0.8  # the rest holds code, buffers in flight and the layer's weights
 TRUST = (
@@ -23,31 +23,39 @@ TRUST = (
 _COMPUTE_PHASES = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD)
 
 
-def schedule(graph: KernelGraph, step: TrainingStep, options: CompileOptions, system: SystemSpec) -> Plan:
+def schedule(graph: KernelGraph, options: CompileOptions, system: SystemSpec) -> Plan:
     """The plan of one training step: micro-batch, layers, cycles, memory."""
-    per_system = _batch_per_system(step.batch_size, options.num_csx)
+    per_system = _batch_per_system(graph.batch_size, options.num_csx)
     saved_per_system = graph.saved_bytes // options.num_csx
     micro_batch = _micro_batch(per_system, saved_per_system, system)
-    share = micro_batch / step.batch_size
+    share = micro_batch / graph.batch_size
     layer_of = _layers_of_kernels(graph)
-    kernels = [_kernel_plan(kernel, layer_of[kernel.name], share, step, options, system) for kernel in graph.kernels]
-    layers = _layers(graph, kernels, options, step, system)
+    kernels = [_kernel_plan(kernel, layer_of[kernel.name], share, graph, options, system) for kernel in graph.kernels]
+    layers = _layers(graph, kernels, options, system)
     micro_batches = per_system // micro_batch
     return Plan(
         system=system.name,
         clock_hz=system.clock_hz,
-        mode="weight_streaming",
+        fabric_columns=system.fabric_columns,
+        fabric_rows=system.fabric_rows,
+        mode=Mode.WEIGHT_STREAMING,
+        mode_reason="it is the mode of models of any size",
         num_csx=options.num_csx,
-        batch_size=step.batch_size,
+        batch_size=graph.batch_size,
         micro_batch=micro_batch,
         micro_batches_per_step=micro_batches,
         kernels=kernels,
         layers=layers,
+        regions=[],
+        routes=[],
+        candidates=[],
+        warnings=[],
+        fill=1.0,
         step_cycles=micro_batches * sum(layer.total_cycles for layer in layers),
         evaluation_cycles=micro_batches * sum(_evaluation_cycles(layer) for layer in layers),
-        memory=_memory(step, round(graph.saved_bytes * share), system),
-        calibrated=False,
-        trust=TRUST,
+        bound=max(layers, key=lambda layer: layer.total_cycles).bound,
+        memory=_memory(graph, round(graph.saved_bytes * share), system),
+        trust=Trust(calibrated=False, family="", calibration_set="", statement=TRUST),
     )
 
 
@@ -68,11 +76,14 @@ def _micro_batch(batch: int, saved_bytes: int, system: SystemSpec) -> int:
 
 
 def _kernel_plan(
-    kernel: Kernel, layer: str, share: float, step: TrainingStep, options: CompileOptions, system: SystemSpec
+    kernel: Kernel, layer: str, share: float, graph: KernelGraph, options: CompileOptions, system: SystemSpec
 ) -> KernelPlan:
     """`share` is the part of the whole batch that one micro-batch is."""
     on_wafer = kernel.phase in _COMPUTE_PHASES
-    multiply_adds, elements = round(kernel.multiply_adds * share), round(kernel.elements * share)
+    multiply_adds = round(kernel.multiply_adds * share)
+    work = [(name, round(count * share)) for name, count in kernel.element_work]
+    cycles = compute_cycles(system, multiply_adds, work) if on_wafer else 0
+    peak = peak_multiply_adds_per_second(system, options.precision.compute_dtype != "float32") / system.clock_hz
     return KernelPlan(
         name=kernel.name,
         kind=kernel.kind,
@@ -82,15 +93,21 @@ def _kernel_plan(
         source=kernel.source,
         operations=list(kernel.operations),
         multiply_adds=multiply_adds,
-        elements=elements,
-        weight_bytes=_weight_bytes(kernel.parameters, step, options),
+        elements=round(kernel.elements * share),
+        weight_bytes=_weight_bytes(kernel.parameters, graph, options),
         output_bytes=round(kernel.output_bytes * (share if on_wafer else 1)),
-        cycles=compute_cycles(system, kernel.kind, multiply_adds, elements) if on_wafer else 0,
+        cycles=cycles,
+        utilization=multiply_adds / (cycles * peak) if cycles else 0.0,
+        processing_elements=system.processing_elements,
+        sram_bytes_per_pe=0,
+        fabric_bytes=0,
+        off_wafer_bytes=0,
+        bound=Bound.COMPUTE,
     )
 
 
-def _weight_bytes(names: tuple[str, ...], step: TrainingStep, options: CompileOptions) -> int:
-    sizes = {spec.name: math.prod(spec.shape) for spec in step.parameters}
+def _weight_bytes(names: tuple[str, ...], graph: KernelGraph, options: CompileOptions) -> int:
+    sizes = {weight.name: math.prod(weight.shape) for weight in graph.weights}
     return _weight_width(options) * sum(sizes[name] for name in names)
 
 
@@ -133,19 +150,19 @@ def _weights_of_layers(graph: KernelGraph) -> dict[str, tuple[str, ...]]:
 
 
 def _layers(
-    graph: KernelGraph, kernels: list[KernelPlan], options: CompileOptions, step: TrainingStep, system: SystemSpec
+    graph: KernelGraph, kernels: list[KernelPlan], options: CompileOptions, system: SystemSpec
 ) -> list[LayerPlan]:
     cycles: dict[tuple[str, Phase], int] = defaultdict(int)
     for kernel in kernels:
         cycles[kernel.layer, kernel.phase] += kernel.cycles
     return [
-        _layer(name, cycles, _weight_bytes(weights, step, options), _gradient_bytes(weights, step, system), system)
+        _layer(name, cycles, _weight_bytes(weights, graph, options), _gradient_bytes(weights, graph, system), system)
         for name, weights in _weights_of_layers(graph).items()
     ]
 
 
-def _gradient_bytes(names: tuple[str, ...], step: TrainingStep, system: SystemSpec) -> int:
-    elements = sum(math.prod(spec.shape) for spec in step.parameters if spec.name in names)
+def _gradient_bytes(names: tuple[str, ...], graph: KernelGraph, system: SystemSpec) -> int:
+    elements = sum(math.prod(weight.shape) for weight in graph.weights if weight.name in names)
     return round(elements * system.gradient_bytes_per_parameter)
 
 
@@ -172,6 +189,7 @@ def _layer(
     largest = max(overhead, forward + backward, streaming)
     return LayerPlan(
         name=name,
+        planned_as=name,
         weight_bytes=weight_bytes,
         gradient_bytes=gradient_bytes,
         forward_cycles=forward,
@@ -180,7 +198,10 @@ def _layer(
         gradients_out_cycles=gradients_out,
         overhead_cycles=overhead,
         total_cycles=max(forward, weights_in) + max(backward, weights_in + gradients_out) + overhead,
-        bound={overhead: "overhead", forward + backward: "compute", streaming: "weight I/O"}[largest],
+        forward_sram_bytes_per_pe=0,
+        backward_sram_bytes_per_pe=0,
+        spilled_bytes=0,
+        bound={overhead: Bound.OVERHEAD, forward + backward: Bound.COMPUTE, streaming: Bound.WEIGHT_IO}[largest],
     )
 
 
@@ -189,16 +210,13 @@ def _evaluation_cycles(layer: LayerPlan) -> int:
     return max(layer.forward_cycles, layer.weights_in_cycles) + layer.overhead_cycles // 3
 
 
-def _memory(step: TrainingStep, activations_bytes: int, system: SystemSpec) -> MemoryEstimate:
-    elements = {spec.name: math.prod(spec.shape) for spec in step.parameters}
-    trained = sum(elements[name] for name in step.trained)
-    state = sum(
-        elements[name] * 4 for name, tensors in step.optimizer.state.items() for tensor in tensors if tensor != "step"
-    )
+def _memory(graph: KernelGraph, activations_bytes: int, system: SystemSpec) -> MemoryEstimate:
     return MemoryEstimate(
-        weights_bytes=4 * sum(elements.values()),
-        optimizer_state_bytes=state,
-        gradients_bytes=4 * trained,
+        weights_bytes=4 * sum(math.prod(weight.shape) for weight in graph.weights),
+        optimizer_state_bytes=4 * sum(weight.state_elements for weight in graph.weights),
+        gradients_bytes=4 * sum(math.prod(weight.shape) for weight in graph.weights if weight.trained),
         activations_bytes=activations_bytes,
+        spilled_bytes=0,
         wafer_sram_bytes=system.sram_bytes,
+        peak_sram_bytes_per_pe=0,
     )

@@ -2,53 +2,113 @@
 
 import math
 
-from cerebras_contract.artifacts import LayerPlan, LayerReport, Phase, Plan, Report
+from cerebras_contract.plans import KernelPlan, LayerPlan, Phase, Plan, RegionPlan
+from cerebras_contract.reports import KernelReport, LayerReport, Report
 from cerebras_contract.systems import SystemSpec
-from cerebras_wafer.compiler.frontends.training_step import CompileOptions, TrainingStep
+from cerebras_wafer.compiler.frontends.training_step import CompileOptions
+from cerebras_wafer.compiler.ir.kernels import KernelGraph
 from cerebras_wafer.hardware.costs import peak_multiply_adds_per_second
 
 
-def build_report(key: str, plan: Plan, step: TrainingStep, options: CompileOptions, system: SystemSpec) -> Report:
+def build_report(key: str, plan: Plan, graph: KernelGraph, options: CompileOptions, system: SystemSpec) -> Report:
     """Rates are samples a second of device time; utilisation is a fraction of the dense peak."""
     half = options.precision.compute_dtype != "float32"
-    peak = peak_multiply_adds_per_second(system, half) * plan.num_csx
-    multiply_adds = sum(kernel.multiply_adds for kernel in plan.kernels) * plan.micro_batches_per_step * plan.num_csx
+    peak = peak_multiply_adds_per_second(system, half)
+    multiply_adds = sum(kernel.multiply_adds for kernel in plan.kernels) * plan.micro_batches_per_step
     return Report(
         artifact_key=key,
         system=plan.system,
         mode=plan.mode,
+        mode_reason=plan.mode_reason,
+        num_csx=plan.num_csx,
         batch_size=plan.batch_size,
         micro_batch=plan.micro_batch,
-        samples_per_second=plan.batch_size / plan.step_seconds,
-        compute_samples_per_second=_rate(plan, sum(x.forward_cycles + x.backward_cycles for x in plan.layers)),
-        transmission_samples_per_second=_rate(
-            plan, sum(2 * x.weights_in_cycles + x.gradients_out_cycles for x in plan.layers)
-        ),
-        active_pes=system.processing_elements,
+        step_seconds=plan.step_seconds,
+        samples_per_second=plan.samples_per_second,
+        compute_samples_per_second=_rate(plan, _compute_cycles(plan)),
+        transmission_samples_per_second=_rate(plan, _transmission_cycles(plan, system)),
+        active_pes=round(plan.fill * system.processing_elements),
+        total_pes=system.processing_elements,
         compute_utilization=multiply_adds / plan.step_seconds / peak,
-        parameters=sum(math.prod(spec.shape) for spec in step.parameters),
+        bound=plan.bound,
+        parameters=sum(math.prod(weight.shape) for weight in graph.weights),
         memory=plan.memory,
-        layers=[_layer(layer, plan, system, half) for layer in plan.layers],
+        layers=[_layer(layer, plan, peak) for layer in plan.layers] + [_region(r, plan) for r in plan.regions],
+        kernels=[_kernel(kernel, plan) for kernel in plan.kernels if kernel.phase != Phase.UPDATE],
+        candidates=plan.candidates,
+        warnings=plan.warnings,
         trust=plan.trust,
     )
 
 
-def _rate(plan: Plan, cycles_a_micro_batch: int) -> float:
+def _compute_cycles(plan: Plan) -> float:
+    """Cycles of a micro-batch, if nothing was waited for."""
+    if plan.regions:
+        return max(region.cycles for region in plan.regions) * plan.micro_batch
+    return sum(layer.forward_cycles + layer.backward_cycles for layer in plan.layers)
+
+
+def _transmission_cycles(plan: Plan, system: SystemSpec) -> float:
+    """Cycles of a micro-batch, if only the bytes to and from the wafer counted."""
+    if plan.regions:
+        seconds = sum(kernel.off_wafer_bytes for kernel in plan.kernels) / system.off_wafer_bytes_per_second
+        return seconds * plan.clock_hz
+    return sum(2 * layer.weights_in_cycles + layer.gradients_out_cycles for layer in plan.layers)
+
+
+def _rate(plan: Plan, cycles_a_micro_batch: float) -> float:
     """Samples a second if nothing but these cycles passed."""
     seconds = max(cycles_a_micro_batch, 1) * plan.micro_batches_per_step / plan.clock_hz
     return plan.batch_size / seconds
 
 
-def _layer(layer: LayerPlan, plan: Plan, system: SystemSpec, half: bool) -> LayerReport:
+def _layer(layer: LayerPlan, plan: Plan, peak: float) -> LayerReport:
     kernels = [kernel for kernel in plan.kernels if kernel.layer == layer.name and kernel.phase != Phase.UPDATE]
     seconds = layer.total_cycles * plan.micro_batches_per_step / plan.clock_hz
     multiply_adds = sum(kernel.multiply_adds for kernel in kernels) * plan.micro_batches_per_step
     return LayerReport(
         name=layer.name,
         seconds=seconds,
-        utilization=multiply_adds / seconds / peak_multiply_adds_per_second(system, half),
+        utilization=multiply_adds / seconds / peak,
+        active_pes=plan.fabric_columns * plan.fabric_rows,
+        sram_bytes_per_pe=max(layer.forward_sram_bytes_per_pe, layer.backward_sram_bytes_per_pe),
         weight_bytes=layer.weight_bytes,
         output_bytes=sum(kernel.output_bytes for kernel in kernels if kernel.phase == Phase.FORWARD),
-        off_wafer_bytes=(2 * layer.weight_bytes + layer.gradient_bytes) * plan.micro_batches_per_step,
+        off_wafer_bytes=(2 * layer.weight_bytes + layer.gradient_bytes + 2 * layer.spilled_bytes)
+        * plan.micro_batches_per_step,
         bound=layer.bound,
+    )
+
+
+def _region(region: RegionPlan, plan: Plan) -> LayerReport:
+    kernels = [kernel for kernel in plan.kernels if kernel.layer == region.name]
+    return LayerReport(
+        name=region.name,
+        seconds=region.cycles * plan.batch_size / plan.clock_hz,
+        utilization=region.utilization,
+        active_pes=region.processing_elements,
+        sram_bytes_per_pe=region.sram_bytes_per_pe,
+        weight_bytes=sum(kernel.weight_bytes for kernel in kernels if kernel.phase == Phase.FORWARD),
+        output_bytes=sum(kernel.output_bytes for kernel in kernels if kernel.phase == Phase.FORWARD),
+        off_wafer_bytes=sum(kernel.off_wafer_bytes for kernel in kernels) * plan.micro_batches_per_step,
+        bound=max(kernels, key=lambda kernel: kernel.cycles).bound,
+    )
+
+
+def _kernel(kernel: KernelPlan, plan: Plan) -> KernelReport:
+    seconds = kernel.cycles * plan.micro_batches_per_step / plan.clock_hz
+    return KernelReport(
+        name=kernel.name,
+        module=kernel.module,
+        kind=kernel.kind,
+        phase=kernel.phase,
+        layer=kernel.layer,
+        seconds=seconds,
+        compute_samples_per_second=plan.batch_size / max(seconds, 1 / plan.clock_hz),
+        utilization=kernel.utilization,
+        active_pes=kernel.processing_elements,
+        sram_bytes_per_pe=kernel.sram_bytes_per_pe,
+        fabric_bytes=kernel.fabric_bytes * plan.micro_batches_per_step,
+        off_wafer_bytes=kernel.off_wafer_bytes * plan.micro_batches_per_step,
+        bound=kernel.bound,
     )

@@ -1,6 +1,6 @@
 """The report for people, in the manner of a real compile_report.txt."""
 
-from cerebras_contract.artifacts import Report
+from cerebras_contract.reports import Report
 
 
 def report_text(report: Report) -> str:
@@ -9,7 +9,7 @@ def report_text(report: Report) -> str:
     lines = [
         f"Compile report for {report.artifact_key}",
         "",
-        f"System                    {report.system}, {report.mode.replace('_', ' ')}",
+        f"System                    {report.system}, {report.mode.words}",
         f"Batch size                {report.batch_size} ({report.micro_batch} a micro-batch)",
         f"Parameters                {report.parameters:,}",
         f"Samples/s                 {report.samples_per_second:,.1f}",
@@ -32,7 +32,7 @@ def report_text(report: Report) -> str:
     ]
     lines += [
         "",
-        report.trust,
+        report.trust.statement,
         "Device time is simulated; training itself is computed on this machine's processor.",
     ]
     return "\n".join(lines) + "\n"
