@@ -1,6 +1,8 @@
 """Whose fault a failed compilation is: the user's model, or this compiler."""
 
-from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
+from collections.abc import Sequence
+
+from cerebras_contract.errors import ErrorCode, ErrorReport, FaultReport, ReportedError
 
 
 class CompileError(ReportedError):
@@ -14,8 +16,26 @@ class CompileError(ReportedError):
         file: str | None = None,
         line: int | None = None,
         advice: str | None = None,
+        operation: str | None = None,
+        module: str | None = None,
+        faults: Sequence[FaultReport] = (),
     ) -> None:
-        super().__init__(ErrorReport(code=code, message=message, file=file, line=line, advice=advice))
+        report = ErrorReport(
+            code=code,
+            message=message,
+            file=file,
+            line=line,
+            advice=advice,
+            operation=operation,
+            module=module,
+            faults=list(faults),
+        )
+        super().__init__(report)
+
+    @classmethod
+    def of_faults(cls, faults: list[FaultReport], summary: str) -> "CompileError":
+        """One or more faults of one model; `summary` stands over a list of several."""
+        return cls(**dict(ErrorReport.of_faults(faults, summary)))
 
 
 class CompilerBug(ReportedError):
