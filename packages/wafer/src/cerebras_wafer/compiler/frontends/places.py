@@ -16,12 +16,12 @@ def module_path(node: Node) -> str:
 
 
 def source_line(node: Node) -> tuple[str, int] | None:
-    """File and line of the user's code that called an operation, the innermost outside of PyTorch.
+    """File and line of the user's code that called an operation, the innermost outside of PyTorch, if any is.
 
     A file under the working directory is named from there, so that no plan depends on where a job's folder is.
     """
     frames = [line.strip() for line in (node.stack_trace or "").splitlines() if line.strip().startswith('File "')]
-    users = [frame for frame in frames if TORCH_FOLDER not in frame] or frames
+    users = [frame for frame in frames if TORCH_FOLDER not in frame]
     if not users:
         return None
     file, line, *_ = users[-1].removeprefix('File "').split('", line ')

@@ -30,6 +30,7 @@ from cerebras_wafer.compiler.passes.operations import (
     covered_by,
     elements,
     extents,
+    first_tensor,
     multiply_adds,
     shape_of,
 )
@@ -174,7 +175,7 @@ def _kernel(
         multiply_adds=sum(multiply_adds(node) for node in heavy),
         element_work=_element_work(heavy),
         output_bytes=sum(matched.bytes_of(node.meta.get("val")) for node in {_base(node) for node in read_outside}),
-        saved_bytes=sum(matched.bytes_of(_saved_value(node)) for node in _with_parts(group.nodes) if node in saved),
+        saved_bytes=sum(matched.bytes_of(node.meta.get("val")) for node in _with_parts(group.nodes) if node in saved),
         grows_with_batch=any(results[source].grows for source in sources if source in results),
     )
 
@@ -255,10 +256,6 @@ def _base(node: Node) -> Node:
     return node
 
 
-def _saved_value(node: Node) -> object:
-    return node.meta.get("val")
-
-
 def _read_outside(node: Node, inside: set[Node]) -> bool:
     users = [user for user in node.users if user.op != "output"]
     parts = [user for user in users if user.op == "call_function" and not _is_operation(user)]
@@ -284,7 +281,5 @@ def _full_name(node: Node) -> str:
 
 
 def _dtype(node: Node) -> str:
-    value = node.meta.get("val")
-    if isinstance(value, (tuple, list)):
-        value = value[0]
-    return dtype_name(value.dtype) if isinstance(value, torch.Tensor) else "none"
+    tensor = first_tensor(node)
+    return "none" if tensor is None else dtype_name(tensor.dtype)

@@ -148,10 +148,15 @@ def shape_of(value: object) -> tuple[int, ...]:
     """Shape of the (first) tensor that an argument was traced with; empty for what is no tensor."""
     if not isinstance(value, Node):
         return ()
-    traced = value.meta.get("val")
-    if isinstance(traced, (tuple, list)):
-        traced = traced[0]
-    return tuple(traced.shape) if isinstance(traced, torch.Tensor) else ()
+    tensor = first_tensor(value)
+    return () if tensor is None else tuple(tensor.shape)
+
+
+def first_tensor(node: Node) -> torch.Tensor | None:
+    """The (first) tensor that a node results in, as it was traced."""
+    traced = node.meta.get("val")
+    parts = traced if isinstance(traced, (tuple, list)) else [traced]
+    return next((part for part in parts if isinstance(part, torch.Tensor)), None)
 
 
 def _matmul_extents(result: tuple[int, ...], inner: int) -> tuple[tuple[str, int], ...]:
