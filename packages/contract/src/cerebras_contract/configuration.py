@@ -19,6 +19,9 @@ class RunConfigSection(ContractModel):
     target_device: Literal["CPU", "CSX"] | None = None
     system: str | None = None
     num_csx: PositiveInt | None = None
+    execution_mode: Literal["auto", "weight_streaming", "pipelined", "data_streaming"] | None = None
+    """`data_streaming` is another word for pipelined."""
+    micro_batch_size: PositiveInt | Literal["auto", "explore"] | None = None
     max_steps: PositiveInt | None = None
     checkpoint_steps: NonNegativeInt | None = None
     log_steps: PositiveInt | None = None

@@ -60,6 +60,8 @@ def compile(  # noqa: A001 (the name scripts use)
             system=settings.system,
             num_csx=settings.num_csx,
             precision=mixed_precision.spec() if mixed_precision else PrecisionSpec(),
+            execution_mode=settings.execution_mode,
+            micro_batch=settings.micro_batch_size,
         ),
     )
     if context.process.stage != StageKind.EXECUTE:

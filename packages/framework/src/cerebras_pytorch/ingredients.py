@@ -40,6 +40,8 @@ def ingredients_of(
         "precision": options.precision.model_dump(mode="json"),
         "system": options.system,
         "num_csx": options.num_csx,
+        "execution mode": options.execution_mode or "auto",
+        "micro-batch": options.micro_batch,
         "configuration": compile_time_digest(configuration),
         "script and modules": sha256_of_json(_user_sources()),
         "script arguments": list(sys.argv[1:]),

@@ -1,14 +1,22 @@
 """The settings of a run, resolved from their sources by strength."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from pydantic import ConfigDict
 
 from cerebras_contract.configuration import RunConfigSection
+from cerebras_contract.plans import Mode
 from cerebras_contract.systems import DEFAULT_SYSTEM
 
 CPU = "CPU"
 CSX = "CSX"
+EXECUTION_MODES: dict[str, Mode | None] = {
+    "auto": None,
+    "weight_streaming": Mode.WEIGHT_STREAMING,
+    "pipelined": Mode.PIPELINED,
+    "data_streaming": Mode.PIPELINED,  # an older word for it
+}
 DEFAULT_COMPILE_TIMEOUT_SECONDS = 3600.0  # real compiles of published models take 8 to 57 minutes
 DEFAULT_INPUT_TIMEOUT_SECONDS = 300.0
 GIBIBYTE = 1 << 30
@@ -30,6 +38,9 @@ class RunSettings:
     target_device: str
     system: str
     num_csx: int
+    execution_mode: Mode | None
+    """None: the compiler picks."""
+    micro_batch_size: int | Literal["auto", "explore"]
     max_steps: int | None
     checkpoint_steps: int
     log_steps: int
@@ -57,6 +68,8 @@ def resolve(*sources: RunConfigSection) -> RunSettings:
         target_device=merged.target_device or CPU,
         system=merged.system or DEFAULT_SYSTEM,
         num_csx=merged.num_csx or 1,
+        execution_mode=EXECUTION_MODES[merged.execution_mode or "auto"],
+        micro_batch_size=merged.micro_batch_size or "auto",
         max_steps=merged.max_steps,
         checkpoint_steps=merged.checkpoint_steps or 0,
         log_steps=merged.log_steps or 100,
