@@ -7,7 +7,6 @@ import pytest
 from cerebras_contract.errors import ERROR_PROPERTIES, ErrorCode, ErrorReport, FaultReport, ReportedError
 from cerebras_contract.events import RUN_EVENT, MetricEvent
 from cerebras_contract.jobs import MetricPoint
-from cerebras_contract.systems import load_system, system_names
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, 1e308, 5e-324, -0.0, 0.1])
@@ -50,19 +49,3 @@ def test_several_faults_are_listed_and_the_first_gives_code_and_place():
     listed = "1. train.py:7: item() [compile.value_read]\n     Do not.\n2. svd [compile.no_kernel]"
     assert str(report) == f"2 faults\n{listed}"
     assert str(ErrorReport.of_faults(faults[1:], "1 fault")) == "svd [compile.no_kernel]"
-
-
-@pytest.mark.parametrize(
-    ("name", "processing_elements", "peak_petaflops"), [("cs-2", 745_500, 5.07), ("cs-3", 893_064, 12.5)]
-)
-def test_the_figures_of_a_system_reproduce_its_published_grid_and_peak(name, processing_elements, peak_petaflops):
-    spec = load_system(name)
-    assert spec.processing_elements == processing_elements
-    peak = 2 * spec.pe_cycles_per_second * spec.half_multiply_adds_per_cycle / 1e15
-    assert peak == pytest.approx(peak_petaflops, rel=0.01)
-
-
-def test_an_unknown_system_names_the_known_ones():
-    assert system_names() == ["cs-1", "cs-2", "cs-3"]
-    with pytest.raises(ReportedError, match="cs-1, cs-2, cs-3"):
-        load_system("cs-9")
