@@ -211,3 +211,23 @@ def test_a_block_of_a_list_is_one_layer_with_all_its_weights():
     assert [layer.name for layer in plan.layers] == ["blocks.0", "blocks.1", "blocks.2", "head"]
     weights = sum(parameter.numel() for parameter in Blocks().blocks[0].parameters())
     assert {layer.weight_bytes for layer in plan.layers[:3]} == {4 * weights}
+
+
+class Attention(nn.Module):
+    """Attention as PyTorch has it: an operation that may draw random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inwards, self.head = nn.Linear(6, 24), nn.Linear(8 * 6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.inwards(x.squeeze(1)).split(8, dim=2)
+        attended = nn.functional.scaled_dot_product_attention(*(t.unsqueeze(1) for t in (query, key, value)))
+        return self.head(attended.flatten(1))
+
+
+def test_backward_does_not_repeat_the_attention_of_forward():
+    backward = compiled(Attention()).programs[ProgramName.BACKWARD].graph_module.graph
+    names = [str(node.target) for node in backward.nodes if "flash_attention" in str(node.target)]
+    assert len(names) == 1
+    assert "backward" in names[0]

@@ -95,7 +95,8 @@ def _cover(phase: Phase, program: Program, matched: _Matched) -> list[Kernel]:
     returned = dict(zip(program.outputs, output_nodes(program.graph_module), strict=True))
     saved = {_base(node) for role, node in returned.items() if role.startswith("saved:") and node}
     kernels = []
-    for group in _groups(phase, [node for node in graph.nodes if isinstance(node.target, OpOverload)]):
+    operations = [node for node in graph.nodes if isinstance(node.target, OpOverload) and node not in results]
+    for group in _groups(phase, operations):
         kernel = _kernel(phase, group, results, matched, saved)
         grows = kernel.grows_with_batch
         results |= {node: _Result(KERNEL + kernel.name, grows) for node in _with_parts(group.nodes)}
@@ -107,11 +108,17 @@ def _cover(phase: Phase, program: Program, matched: _Matched) -> list[Kernel]:
 
 
 def _results_of_inputs(program: Program, matched: _Matched) -> dict[Node, _Result]:
-    placeholders = [node for node in program.graph_module.graph.nodes if node.op == "placeholder"]
-    return {
+    """Where inputs come from. An input rounded as it comes in is that input still: a tied weight is a weight."""
+    nodes = program.graph_module.graph.nodes
+    placeholders = [node for node in nodes if node.op == "placeholder"]
+    results = {
         node: matched.results.get(role) or _Result(role, grows=role.startswith(("input:", "target:", "tangent:")))
         for node, role in zip(placeholders, program.inputs, strict=True)
     }
+    for node in nodes:
+        if node.op == "call_function" and node.meta.get("rounding") and node.all_input_nodes[0] in results:
+            results[node] = results[node.all_input_nodes[0]]
+    return results
 
 
 def _keep_results(

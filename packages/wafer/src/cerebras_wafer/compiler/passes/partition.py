@@ -1,7 +1,5 @@
 """Partition: cut the joint graph into a forward and a backward program."""
 
-from collections.abc import Sequence
-
 from torch._functorch.partitioners import default_partition
 from torch.fx import GraphModule
 
@@ -18,16 +16,17 @@ def partition(joint: Program) -> tuple[Program, Program]:
     )
     saved_count = len(output_nodes(forward)) - len(forward_outputs)
     saved = tuple(f"saved:{number}" for number in range(saved_count))
-    gradients = _drop_missing_gradients(backward, joint.outputs[len(forward_outputs) :])
+    _drop_unread(backward)
     return (
         Program(forward, joint.inputs[: len(joint.inputs) - len(tangents)], forward_outputs + saved),
-        Program(backward, saved + tangents, gradients),
+        Program(backward, saved + tangents, joint.outputs[len(forward_outputs) :]),
     )
 
 
-def _drop_missing_gradients(backward: GraphModule, roles: Sequence[str]) -> tuple[str, ...]:
-    """Return only the gradients that exist; the roles of these."""
-    pairs = [(node, role) for node, role in zip(output_nodes(backward), roles, strict=True) if node is not None]
-    backward.graph.output_node().args = (tuple(node for node, _ in pairs),)
+def _drop_unread(backward: GraphModule) -> None:
+    """Remove operations whose results nobody reads: PyTorch repeats forward's attention in backward, as an
+    operation that may draw random numbers. The graph is functional, so that it only costs time."""
+    for node in reversed(backward.graph.nodes):
+        if node.op == "call_function" and not node.users:
+            backward.graph.erase_node(node)
     backward.recompile()
-    return tuple(role for _, role in pairs)
