@@ -1,5 +1,6 @@
 """What a compilation depends on, known before tracing: to find an artifact again, and to say what changed."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from torch.optim import Optimizer
 
 from cerebras_contract.configuration import RunConfiguration, compile_time_digest
 from cerebras_contract.digests import sha256_of_file, sha256_of_json
+from cerebras_contract.systems import load_system
 from cerebras_pytorch.capture.batch import Batch, flat_tensors
 from cerebras_pytorch.capture.optimizer import constants_of
 from cerebras_pytorch.capture.step import modules_in_eval_mode
@@ -28,6 +30,7 @@ def ingredients_of(
 ) -> dict[str, JsonValue]:
     """Everything that may change the compiled program, as readable values and digests of what is long."""
     versions = compiler_versions()
+    system = load_system(options.system)
     return {
         "batch size": batch.size,
         "inputs": _specs(batch.inputs),
@@ -38,7 +41,8 @@ def ingredients_of(
         "optimizer": type(optimizer).__name__,
         "hyperparameters": [*constants_of(optimizer)],
         "precision": options.precision.model_dump(mode="json"),
-        "system": options.system,
+        "system": system.name,
+        "figures of the system": sha256_of_json(system.model_dump(mode="json")),
         "num_csx": options.num_csx,
         "execution mode": options.execution_mode or "auto",
         "micro-batch": options.micro_batch,
@@ -86,13 +90,13 @@ def _digest_of_module(module: nn.Module) -> str:
 
 def _user_sources() -> list[str]:
     """Digests of the source files of the script and of its own modules: not of what is installed."""
-    installed = {Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()}
-    paths = {Path(file).resolve() for file in _module_files() if file.endswith(".py")}
-    return sorted(
-        sha256_of_file(path)
-        for path in paths
-        if path.is_file() and not installed & set(path.parents) and not _is_ours(path)
-    )
+    installed = {os.path.realpath(prefix) + os.sep for prefix in (sys.prefix, sys.base_prefix)}
+    as_written = tuple(installed | {prefix + os.sep for prefix in (sys.prefix, sys.base_prefix)})
+    # Links are followed only in the few paths that are not plainly of what is installed: there are thousands.
+    files = [file for file in _module_files() if file.endswith(".py") and not file.startswith(as_written)]
+    paths = {os.path.realpath(file) for file in files}
+    own = [Path(path) for path in paths if not path.startswith(tuple(installed))]
+    return sorted(sha256_of_file(path) for path in own if path.is_file() and not _is_ours(path))
 
 
 def _module_files() -> list[str]:
