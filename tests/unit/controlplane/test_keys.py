@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 
 from cerebras_contract.artifacts import Versions
+from cerebras_contract.errors import ErrorCode, ReportedError
 from cerebras_contract.jobs import JobSpec
-from cerebras_contract.systems import load_system
 from cerebras_controlplane.artifacts.keys import input_key, source_key
 from cerebras_controlplane.models import StoredFile
 
@@ -15,7 +15,6 @@ RUNCONFIG = {"max_steps": 10}
 
 def key(
     files: dict[str, str] | None = None,
-    system: str = "cs-2",
     versions: Versions = VERSIONS,
     **changes: Any,
 ) -> str:
@@ -29,7 +28,7 @@ def key(
         | changes
     )
     stored = [StoredFile(name=n, sha256=s, size_bytes=1) for n, s in (files or FILES).items()]
-    return input_key(source_key(stored, spec, load_system(system)), versions)
+    return input_key(source_key(stored, spec), versions)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +54,7 @@ def test_what_does_not_change_the_program_keeps_the_key(changes: dict[str, Any])
         {"configuration_path": None},
         {"script": "run.yaml"},
         {"arguments": ["--wide"]},
-        {"system": "cs-3"},
+        {"configuration": {"runconfig": {"system": "cs-3"}}},
         {"versions": Versions(compiler="2", torch="2")},
         {"configuration": {"model": {"width": 8}}},
         {"configuration": {"train_input": {"batch_size": 8}}},
@@ -64,3 +63,22 @@ def test_what_does_not_change_the_program_keeps_the_key(changes: dict[str, Any])
 )
 def test_what_changes_the_program_changes_the_key(changes: dict[str, Any]) -> None:
     assert key(**changes) != key()
+
+
+def own_system(path: str, **files: str) -> str:
+    named = {name.replace("_", "/") + ".yaml": digest * 64 for name, digest in files.items()}
+    return key(files=FILES | named, configuration={"runconfig": {"system": path}})
+
+
+def test_of_a_system_from_the_bundle_the_content_counts_and_which_of_two_files() -> None:
+    assert own_system("a.yaml", a="5", b="6") == own_system("./a.yaml", a="5", b="6")
+    assert own_system("a.yaml", a="5", b="6") != own_system("a.yaml", a="7", b="6")
+    assert own_system("a.yaml", a="5", b="6") != own_system("b.yaml", a="5", b="6")
+    assert own_system("specs/a.yaml", specs_a="5") != key()
+
+
+@pytest.mark.parametrize("path", ["b.yaml", "/tmp/a.yaml", "../a.yaml"])
+def test_a_system_that_the_bundle_does_not_hold_is_refused(path: str) -> None:
+    with pytest.raises(ReportedError, match="which the bundle does not hold") as caught:
+        own_system(path, a="5")
+    assert caught.value.report.code is ErrorCode.CONFIG_INVALID

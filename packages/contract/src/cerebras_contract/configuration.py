@@ -60,9 +60,13 @@ RUN_TIME_KEYS: dict[str, frozenset[str]] = {
 
 
 def compile_time_digest(configuration: RunConfiguration) -> str:
-    """Digest of what may change the compiled program: the configuration less `RUN_TIME_KEYS`."""
+    """Digest of what may change the compiled program: the configuration less `RUN_TIME_KEYS`.
+
+    Nor does it cover `runconfig.system`: a key has that system's figures, whatever name or path they go by.
+    """
+    left_out = RUN_TIME_KEYS | {"runconfig": RUN_TIME_KEYS["runconfig"] | {"system"}}
     sections = {
-        name: {key: value for key, value in section.items() if key not in RUN_TIME_KEYS.get(name, frozenset())}
+        name: {key: value for key, value in section.items() if key not in left_out.get(name, frozenset())}
         for name, section in configuration.said().items()
     }
     return sha256_of_json({name: section for name, section in sections.items() if section})

@@ -14,8 +14,7 @@ from cerebras_contract.states import (
     StageKind,
     StageStatus,
 )
-from cerebras_contract.systems import DEFAULT_SYSTEM, load_system
-from cerebras_controlplane.artifacts.keys import source_key
+from cerebras_controlplane.artifacts.keys import source_key, system_of
 from cerebras_controlplane.artifacts.repository import find_compiled
 from cerebras_controlplane.db import Sessions, now, writing
 from cerebras_controlplane.jobs import finish
@@ -66,8 +65,8 @@ def _submitted_before(session: Session, spec: JobSpec, idempotency_key: str | No
 
 def _make_job(session: Session, spec: JobSpec, idempotency_key: str | None) -> Job:
     """The job and its stages, compile before execute; both wait."""
-    system = load_system(spec.configuration.runconfig.system or DEFAULT_SYSTEM)
     bundle = _bundle_with_script(session, spec)
+    key = source_key(bundle.files, spec)
     priority = spec.configuration.runconfig.job_priority or DEFAULT_PRIORITY
     job = Job(
         id=f"job-{secrets.token_hex(6)}",
@@ -75,7 +74,7 @@ def _make_job(session: Session, spec: JobSpec, idempotency_key: str | None) -> J
         status=JobStatus.QUEUED,
         bundle_sha256=bundle.sha256,
         spec=spec,
-        system=system.name,
+        system=system_of(spec),
         priority=priority,
         created_at=now(session),
         idempotency_key=idempotency_key,
@@ -83,7 +82,6 @@ def _make_job(session: Session, spec: JobSpec, idempotency_key: str | None) -> J
         metric_sequence=0,
         event_sequence=0,
     )
-    key = source_key(bundle.files, spec, system)
     job.stages = [
         Stage(kind=kind, status=StageStatus.WAITING, priority=priority, source_key=key, attempt=0)
         for kind in (StageKind.COMPILE, StageKind.EXECUTE)
