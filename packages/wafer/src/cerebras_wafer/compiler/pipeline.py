@@ -20,6 +20,7 @@ from cerebras_wafer.compiler.ir.kernels import KernelGraph
 from cerebras_wafer.compiler.ir.text import print_graph
 from cerebras_wafer.compiler.ir.verify import verify
 from cerebras_wafer.compiler.keys import artifact_key
+from cerebras_wafer.compiler.passes.fuse import fuse_attention
 from cerebras_wafer.compiler.passes.match import match
 from cerebras_wafer.compiler.passes.partition import partition
 from cerebras_wafer.compiler.passes.precision import round_at_kernel_edges
@@ -37,6 +38,7 @@ class PassName(StrEnum):
     PRECISION = "precision"
     PARTITION = "partition"
     MATCH = "match"
+    FUSE = "fuse"
     PLAN = "plan"
 
 
@@ -100,6 +102,11 @@ def kernel_graph(
     operations = sum(len(kernel.operations) for kernel in graph.kernels)
     log(f"Pass match: {operations} operations covered by {len(graph.kernels)} kernels")
     if print_after == PassName.MATCH:
+        log(print_graph(graph))
+
+    graph = fuse_attention(graph)
+    verify(graph, after=PassName.FUSE)
+    if print_after == PassName.FUSE:
         log(print_graph(graph))
     return programs, graph
 
