@@ -202,12 +202,15 @@ def test_a_batch_of_another_shape_is_a_clear_error():
 
 
 def test_a_changed_hyperparameter_is_a_clear_error():
-    def warm(optimizer):
-        optimizer.param_groups[0]["momentum"] = 0.5
-        return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=10)
+    class ChangesBetas:
+        def __init__(self, optimizer):
+            self.optimizer = optimizer
+
+        def step(self):
+            self.optimizer.param_groups[0]["betas"] = (0.5, 0.999)
 
     with pytest.raises(ReportedError, match="betas of Adam changed") as caught:
-        train(Network(), lambda p: torch.optim.Adam(p), schedule=warm)
+        train(Network(), lambda p: torch.optim.Adam(p), schedule=ChangesBetas)
     assert caught.value.report.code is ErrorCode.RUN_HYPERPARAMETER_CHANGED
 
 

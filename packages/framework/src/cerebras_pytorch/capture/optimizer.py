@@ -1,8 +1,6 @@
-"""Capture of the optimizer: its update as a functional program, with learning rates as data."""
+"""What a compiled step needs to know of an optimizer: its parameters in order, its state, its constants."""
 
-import copy
 import inspect
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +9,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cerebras_contract.artifacts import OptimizerSpec
-from cerebras_pytorch.capture.functional import trace
-from cerebras_wafer.compiler.frontends.training_step import Program
 from cerebras_wafer.errors import CompileError
 
 # How an optimizer is implemented, not what it computes; the learning rate is data of the program.
@@ -40,9 +36,10 @@ def slots_of(optimizer: Optimizer, names: dict[nn.Parameter, str]) -> list[Param
 
 def initialise_state(optimizer: Optimizer, slots: list[ParameterSlot]) -> None:
     """Make the state that the optimizer would make at its first step, so that the program can take it."""
+    _refuse_cycled_momentum(optimizer)
     gradients = [slot.parameter.grad for slot in slots]
     for slot in slots:
-        slot.parameter.grad = torch.zeros_like(slot.parameter)
+        slot.parameter.grad = slot.parameter.new_zeros(()).expand_as(slot.parameter)  # takes no memory
     try:
         for group in optimizer.param_groups:
             collected = len(inspect.signature(optimizer._init_group).parameters) - 1  # type: ignore[attr-defined]
@@ -50,13 +47,23 @@ def initialise_state(optimizer: Optimizer, slots: list[ParameterSlot]) -> None:
     except (AttributeError, TypeError) as error:
         raise CompileError(
             f"the optimizer {type(optimizer).__name__} cannot be compiled: {error}",
-            advice="Use one of torch.optim's (SGD, Adam, AdamW, Adagrad, RMSprop, NAdam).",
+            advice="Use one of torch.optim's (SGD, Adam, AdamW, Adagrad, RMSprop, NAdam, Adafactor).",
         ) from error
     finally:
         for slot, gradient in zip(slots, gradients, strict=True):
             slot.parameter.grad = gradient
     if isinstance(optimizer, torch.optim.SGD):
         _start_momentum_at_zero(optimizer, slots)
+
+
+def _refuse_cycled_momentum(optimizer: Optimizer) -> None:
+    """OneCycleLR and CyclicLR leave their bounds in the groups where they change the momentum at every step."""
+    if any("base_momentum" in group for group in optimizer.param_groups):
+        raise CompileError(
+            f"a scheduler changes the momentum of {type(optimizer).__name__} at every step, and it is a constant of the"
+            " compiled update",
+            advice="Only the learning rate may change during training: make the scheduler with cycle_momentum=False.",
+        )
 
 
 def _start_momentum_at_zero(optimizer: torch.optim.SGD, slots: list[ParameterSlot]) -> None:
@@ -97,46 +104,9 @@ def optimizer_spec(optimizer: Optimizer, slots: list[ParameterSlot]) -> Optimize
     return OptimizerSpec(name=type(optimizer).__name__, groups=groups, state=state)
 
 
-def capture_update(optimizer: Optimizer, slots: list[ParameterSlot], spec: OptimizerSpec) -> Program:
-    """The update as a program: parameters, gradients, state and rates in; parameters and state out."""
-    parameters = [slot.parameter.detach() for slot in slots]
-    state = [[optimizer.state[slot.parameter][name] for name in spec.state[slot.name]] for slot in slots]
-    arguments = (parameters, [torch.empty_like(p) for p in parameters], state, learning_rates(optimizer))
-    roles = [
-        *(f"parameter:{slot.name}" for slot in slots),
-        *(f"gradient:{slot.name}" for slot in slots),
-        *(f"state:{slot.name}/{name}" for slot in slots for name in spec.state[slot.name]),
-        *(f"rate:{number}" for number in range(len(optimizer.param_groups))),
-    ]
-    with torch.no_grad():
-        return trace(_Update(optimizer, slots, spec), arguments, lambda number: roles[number]).program
-
-
-class _Update(nn.Module):
-    """One step of a copy of the optimizer over tensors that are handed in."""
-
-    def __init__(self, optimizer: Optimizer, slots: list[ParameterSlot], spec: OptimizerSpec) -> None:
-        super().__init__()
-        self._optimizer = optimizer
-        self._slots = slots
-        self._state_names = [spec.state[slot.name] for slot in slots]
-
-    def forward(
-        self, parameters: list[Tensor], gradients: list[Tensor], state: list[list[Tensor]], rates: list[Tensor]
-    ) -> None:
-        stepped = copy.copy(self._optimizer)
-        stepped.state = defaultdict(dict)
-        stepped.param_groups = [self._traceable(group, rates[n]) for n, group in enumerate(stepped.param_groups)]
-        for number, slot in enumerate(self._slots):
-            parameter = parameters[number]
-            parameter.grad = gradients[number]
-            stepped.state[parameter] = dict(zip(self._state_names[number], state[number], strict=True))
-            stepped.param_groups[slot.group]["params"].append(parameter)
-        type(stepped).step(stepped)  # the class's own: an instance may carry a scheduler's wrapper
-
-    @staticmethod
-    def _traceable(group: dict[str, Any], rate: Tensor) -> dict[str, Any]:
-        """A group in the form of the implementation that can be traced: one parameter at a time, on tensors."""
-        plain = {"foreach": False, "fused": False, "capturable": True}
-        chosen = {name: value for name, value in plain.items() if name in group}
-        return {**group, **chosen, "params": [], "lr": rate}
+def state_elements(optimizer: Optimizer, slots: list[ParameterSlot]) -> dict[str, int]:
+    """Elements that the optimizer keeps for each parameter, its count of steps aside."""
+    return {
+        slot.name: sum(value.numel() for value in optimizer.state[slot.parameter].values() if value.dim())
+        for slot in slots
+    }

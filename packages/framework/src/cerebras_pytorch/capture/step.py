@@ -1,5 +1,6 @@
 """Capture of a whole training step: forward, loss, backward, update, and forward in eval mode."""
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,34 +11,37 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from cerebras_pytorch.capture.batch import Batch, flat_tensors
+from cerebras_pytorch.capture.fake import fake_mode, values_on_the_cpu
 from cerebras_pytorch.capture.functional import Traced, trace
-from cerebras_pytorch.capture.optimizer import capture_update, initialise_state, optimizer_spec, slots_of
+from cerebras_pytorch.capture.optimizer import initialise_state, optimizer_spec, slots_of, state_elements
+from cerebras_pytorch.capture.update import capture_update
 from cerebras_wafer.compiler.frontends.flat import node_value, output_nodes
 from cerebras_wafer.compiler.frontends.training_step import Program, TrainingStep, tensor_spec
 from cerebras_wafer.errors import CompileError
 
 
 def capture_step(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, batch: Batch) -> TrainingStep:
-    """Capture one training step of the bare module `model`. No weight is changed and no random number drawn."""
-    with _train_mode(model), torch.enable_grad():
-        in_eval_mode = modules_in_eval_mode(model)
-        joint = trace(model, batch.inputs, lambda number: f"input:{number}")
-    with _modes_kept(model), torch.no_grad():
-        model.eval()
-        evaluate = trace(model, batch.inputs, lambda number: f"input:{number}")
-    outputs = _output_values(joint.program)
-    loss = _capture_loss(criterion, joint, outputs, batch)
+    """Capture one training step of the bare module `model`. No weight is changed and no random number drawn.
+
+    A model on the meta device is captured as if it were on the CPU.
+    """
+    with _no_collection(), fake_mode() as mode, values_on_the_cpu(mode, model, criterion):
+        joint, evaluate, in_eval_mode = _capture_model(model, batch)
+        outputs = _output_values(joint.program)
+        loss = _capture_loss(criterion, joint, outputs, batch)
     trained = trained_names(joint.program)
     if not trained:
         raise CompileError("no parameter of the model has a gradient", advice="Nothing would be trained.")
     slots = slots_of(optimizer, parameters_by_name(model, trained))
     initialise_state(optimizer, slots)
     spec = optimizer_spec(optimizer, slots)
+    with _no_collection(), fake_mode() as mode:
+        update = capture_update(optimizer, slots, spec, mode)
     return TrainingStep(
         joint=joint.program,
         loss=loss,
-        update=capture_update(optimizer, slots, spec),
-        evaluate=evaluate.program,
+        update=update,
+        evaluate=evaluate,
         parameters=tuple(tensor_spec(*named) for named in model.named_parameters(remove_duplicate=False)),
         trained=tuple(slot.name for slot in slots),
         in_eval_mode=tuple(in_eval_mode),
@@ -47,8 +51,24 @@ def capture_step(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, b
         outputs=tuple(tensor_spec(str(n), tensor) for n, tensor in enumerate(outputs)),
         output_tree=_written_tree(joint.output_tree),
         optimizer=spec,
+        state_elements=state_elements(optimizer, slots),
         batch_size=batch.size,
     )
+
+
+def _capture_model(model: nn.Module, batch: Batch) -> tuple[Traced, Program, list[str]]:
+    """Forward and backward in train mode, forward in eval mode, and the modules that stay in eval mode."""
+
+    def role(number: int) -> str:
+        return f"input:{number}"
+
+    with _train_mode(model), torch.enable_grad():
+        in_eval_mode = modules_in_eval_mode(model)
+        joint = trace(model, batch.inputs, role)
+    with _modes_kept(model), torch.no_grad():
+        model.eval()
+        evaluate = trace(model, batch.inputs, role)
+    return joint, evaluate.program, in_eval_mode
 
 
 def trained_names(joint: Program) -> list[str]:
@@ -65,6 +85,18 @@ def parameters_by_name(model: nn.Module, names: list[str]) -> dict[nn.Parameter,
 def modules_in_eval_mode(model: nn.Module) -> list[str]:
     """Names of the modules that are in eval mode, such as a frozen BatchNorm in a model in train mode."""
     return [name for name, module in model.named_modules() if not module.training]
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Look for no cycles of garbage meanwhile: a growing graph has none, and a tenth of the time went there."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager

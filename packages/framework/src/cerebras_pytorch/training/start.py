@@ -9,7 +9,9 @@ from torch.optim import Optimizer
 
 from cerebras_contract.artifacts import Manifest, TensorSpec
 from cerebras_contract.states import StageKind
+from cerebras_contract.systems import load_system
 from cerebras_pytorch.capture.batch import Batch, flat_tensors
+from cerebras_pytorch.capture.fake import refuse_without_values
 from cerebras_pytorch.capture.optimizer import constants_of
 from cerebras_pytorch.data.loader import DataLoader
 from cerebras_pytorch.events import EventWriter
@@ -45,8 +47,9 @@ def start_training(
 ) -> tuple[TrainingSession, CompiledModel]:
     """A session and the compiled model, until `put_back` is closed.
 
-    Raises `ArtifactMismatch` where the artifact does not fit the parts.
+    Raises `ArtifactMismatch` where the artifact does not fit the parts, `ReportedError` where the model has no values.
     """
+    refuse_without_values(parts.model)
     artifact = load_artifact(process.run_directory.compile)
     _check(artifact.manifest, parts)
     engine, clock = Engine(artifact, settings.seed), DeviceClock(artifact.plan)
@@ -92,7 +95,7 @@ def _check(manifest: Manifest, parts: Parts) -> None:
         ("optimizer", manifest.optimizer.name, type(parts.optimizer).__name__),
         ("hyperparameters of the optimizer", str(optimizer), str(constants_of(parts.optimizer))),
         ("precision", str(manifest.precision), str(parts.options.precision)),
-        ("system", manifest.system, parts.options.system),
+        ("system", manifest.system, load_system(parts.options.system).name),
         ("num_csx", str(manifest.num_csx), str(parts.options.num_csx)),
     ]
     differing = [

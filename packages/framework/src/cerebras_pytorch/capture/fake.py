@@ -1,0 +1,83 @@
+"""Fake tensors for a whole capture: one mode, and fake tensors of the CPU in place of a model's `meta` tensors.
+
+A model built under `torch.device("meta")` has shapes but no values. Traced as it is, its programs would hold
+operations of the meta device, and attention would fall apart into its parts; so it is traced as if on the CPU.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._guards import TracingContext, tracing
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
+
+
+@contextmanager
+def fake_mode() -> Iterator[FakeTensorMode]:
+    """The mode in which everything inside is traced, so that graphs of several traces can be joined.
+
+    The arguments are those that torch.export would choose for a mode of its own. Where the script made another
+    device than the CPU the default, factory functions inside still make tensors of the CPU.
+    """
+    mode = FakeTensorMode(
+        shape_env=ShapeEnv(tracked_fakes=[], trace_asserts=True), allow_non_fake_inputs=True, export=True
+    )
+    default = torch.get_default_device()
+    with tracing(TracingContext(mode)), nullcontext() if default.type == "cpu" else torch.device("cpu"):
+        yield mode
+
+
+@contextmanager
+def values_on_the_cpu(mode: FakeTensorMode, *modules: nn.Module) -> Iterator[None]:
+    """Put fake tensors of the CPU in the place of parameters and buffers on the meta device; put back at the end.
+
+    A tensor under several names stays one tensor.
+    """
+    fakes: dict[Tensor, Tensor] = {}
+    with ExitStack() as put_back:
+        for part in (part for module in modules for part in module.modules()):
+            for tensors in (part._parameters, part._buffers):
+                _replace(mode, tensors, fakes, put_back)
+        yield
+
+
+def _replace(mode: FakeTensorMode, tensors: dict[str, Any], fakes: dict[Tensor, Tensor], put_back: ExitStack) -> None:
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.is_meta:
+            put_back.callback(tensors.__setitem__, name, tensor)
+            tensors[name] = fakes.setdefault(tensor, _fake_parameter_or_buffer(mode, tensor))
+
+
+def fake_like(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
+    """A tensor of the CPU of the same shape, strides and dtype, without values."""
+    with mode:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+
+
+def has_values(module: nn.Module) -> bool:
+    """Whether no parameter or buffer is on the meta device."""
+    return not any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers()))
+
+
+def refuse_without_values(module: nn.Module) -> None:
+    """Raise `ReportedError` where a module cannot be executed because its tensors have no values."""
+    if has_values(module):
+        return
+    names = [name for name, t in (*module.named_parameters(), *module.named_buffers()) if t.is_meta]
+    raise ReportedError(
+        ErrorReport(
+            code=ErrorCode.RUN_NO_VALUES,
+            message=f"the model has no values: {names[0]} is on the meta device, one of {len(names)} such tensors",
+            advice="A model on the meta device can be compiled and planned, not trained: build it on the CPU for that.",
+        )
+    )
+
+
+def _fake_parameter_or_buffer(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
+    fake = fake_like(mode, tensor)
+    return nn.Parameter(fake, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else fake
