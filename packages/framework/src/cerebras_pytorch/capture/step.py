@@ -13,10 +13,16 @@ from torch.utils import _pytree as pytree
 from cerebras_pytorch.capture.batch import Batch, flat_tensors
 from cerebras_pytorch.capture.fake import fake_mode, values_on_the_cpu
 from cerebras_pytorch.capture.functional import Traced, trace
-from cerebras_pytorch.capture.optimizer import initialise_state, optimizer_spec, slots_of, state_elements
+from cerebras_pytorch.capture.optimizer import (
+    ParameterSlot,
+    initialise_state,
+    optimizer_spec,
+    slots_of,
+    state_elements,
+)
 from cerebras_pytorch.capture.update import capture_update
 from cerebras_wafer.compiler.frontends.flat import node_value, output_nodes
-from cerebras_wafer.compiler.frontends.training_step import Program, TrainingStep, tensor_spec
+from cerebras_wafer.compiler.frontends.training_step import Program, TrainingStep, WaferStep, tensor_spec
 from cerebras_wafer.errors import CompileError
 
 
@@ -25,8 +31,34 @@ def capture_step(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, b
 
     A model on the meta device is captured as if it were on the CPU.
     """
+    step, slots, output_tree = _capture_on_the_wafer(model, criterion, optimizer, batch)
+    with _no_collection(), fake_mode() as mode, values_on_the_cpu(mode, model):
+        evaluate = _capture_evaluation(model, batch)
+    with _no_collection(), fake_mode() as mode:
+        update = capture_update(optimizer, slots, step.optimizer, mode)
+    with _train_mode(model):
+        in_eval_mode = modules_in_eval_mode(model)
+    return TrainingStep(
+        **vars(step),
+        update=update,
+        evaluate=evaluate,
+        in_eval_mode=tuple(in_eval_mode),
+        output_tree=_written_tree(output_tree),
+    )
+
+
+def capture_wafer_step(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, batch: Batch) -> WaferStep:
+    """As `capture_step`, of what a plan is made from only: forward, loss and backward."""
+    step, _, _ = _capture_on_the_wafer(model, criterion, optimizer, batch)
+    return step
+
+
+def _capture_on_the_wafer(
+    model: nn.Module, criterion: nn.Module, optimizer: Optimizer, batch: Batch
+) -> tuple[WaferStep, list[ParameterSlot], pytree.TreeSpec]:
+    """The step, the trained parameters in the optimizer's order, and how the model's outputs are nested."""
     with _no_collection(), fake_mode() as mode, values_on_the_cpu(mode, model, criterion):
-        joint, evaluate, in_eval_mode = _capture_model(model, batch)
+        joint = _capture_model(model, batch)
         outputs = _output_values(joint.program)
         loss = _capture_loss(criterion, joint, outputs, batch)
     trained = trained_names(joint.program)
@@ -34,41 +66,37 @@ def capture_step(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, b
         raise CompileError("no parameter of the model has a gradient", advice="Nothing would be trained.")
     slots = slots_of(optimizer, parameters_by_name(model, trained))
     initialise_state(optimizer, slots)
-    spec = optimizer_spec(optimizer, slots)
-    with _no_collection(), fake_mode() as mode:
-        update = capture_update(optimizer, slots, spec, mode)
-    return TrainingStep(
+    step = WaferStep(
         joint=joint.program,
         loss=loss,
-        update=update,
-        evaluate=evaluate,
         parameters=tuple(tensor_spec(*named) for named in model.named_parameters(remove_duplicate=False)),
         trained=tuple(slot.name for slot in slots),
-        in_eval_mode=tuple(in_eval_mode),
         buffers=tuple(tensor_spec(*named) for named in model.named_buffers(remove_duplicate=False)),
         inputs=tuple(tensor_spec(str(n), tensor) for n, tensor in enumerate(flat_tensors(batch.inputs))),
         targets=tuple(tensor_spec(str(n), tensor) for n, tensor in enumerate(flat_tensors(batch.target))),
         outputs=tuple(tensor_spec(str(n), tensor) for n, tensor in enumerate(outputs)),
-        output_tree=_written_tree(joint.output_tree),
-        optimizer=spec,
+        optimizer=optimizer_spec(optimizer, slots),
         state_elements=state_elements(optimizer, slots),
         batch_size=batch.size,
     )
+    return step, slots, joint.output_tree
 
 
-def _capture_model(model: nn.Module, batch: Batch) -> tuple[Traced, Program, list[str]]:
-    """Forward and backward in train mode, forward in eval mode, and the modules that stay in eval mode."""
+def _input_role(number: int) -> str:
+    return f"input:{number}"
 
-    def role(number: int) -> str:
-        return f"input:{number}"
 
+def _capture_model(model: nn.Module, batch: Batch) -> Traced:
+    """Forward and backward in train mode."""
     with _train_mode(model), torch.enable_grad():
-        in_eval_mode = modules_in_eval_mode(model)
-        joint = trace(model, batch.inputs, role)
+        return trace(model, batch.inputs, _input_role)
+
+
+def _capture_evaluation(model: nn.Module, batch: Batch) -> Program:
+    """Forward in eval mode."""
     with _modes_kept(model), torch.no_grad():
         model.eval()
-        evaluate = trace(model, batch.inputs, role)
-    return joint, evaluate.program, in_eval_mode
+        return trace(model, batch.inputs, _input_role).program
 
 
 def trained_names(joint: Program) -> list[str]:
