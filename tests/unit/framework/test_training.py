@@ -234,16 +234,27 @@ def test_every_step_leaves_its_metrics(run_folder):
     run = train(Network(), OPTIMIZERS["SGD"], epochs=1, target_device="CSX")
     events = [RUN_EVENT.validate_json(line) for line in (run_folder / "events.jsonl").read_bytes().splitlines()]
     assert [event.sequence for event in events] == list(range(1, len(events) + 1))
-    metrics = [event for event in events if event.kind == "metric"]
+    metrics = [event for event in events if event.kind == "metric" and "loss" in event.values]
     assert [(event.step, event.values["loss"]) for event in metrics] == list(enumerate(run.losses, start=1))
     times = [event.device_seconds for event in metrics]
     assert times == pytest.approx([times[0] * step for step in range(1, 6)])
 
 
+def test_the_instruments_are_read_every_log_steps(run_folder):
+    train(Network(), OPTIMIZERS["SGD"], epochs=1, target_device="CSX", log_steps=2)
+    events = [RUN_EVENT.validate_json(line) for line in (run_folder / "events.jsonl").read_bytes().splitlines()]
+    readings = [event for event in events if event.kind == "metric" and "device/power_watts" in event.values]
+    assert [event.step for event in readings] == [2, 4, 5]
+    temperatures = [event.values["device/temperature_celsius"] for event in readings]
+    assert temperatures == sorted(temperatures)
+
+
 def test_on_target_cpu_there_is_no_device_time(run_folder):
     train(Network(), OPTIMIZERS["SGD"])
     events = [RUN_EVENT.validate_json(line) for line in (run_folder / "events.jsonl").read_bytes().splitlines()]
-    assert {event.device_seconds for event in events if event.kind == "metric"} == {None}
+    metrics = [event for event in events if event.kind == "metric"]
+    assert {event.device_seconds for event in metrics} == {None}
+    assert {name for event in metrics for name in event.values} == {"loss"}
 
 
 def compiled_loop(model, optimizer, data, *, before_step=None, **settings):

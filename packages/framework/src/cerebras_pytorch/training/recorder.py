@@ -78,6 +78,17 @@ class Recorder:
         skipped = f", {skipped_steps} skipped for overflow" if skipped_steps else ""
         rate = self._rates_text(self._rates.since_start())
         logger.info(f"Training finished: {step} steps{skipped}, last loss {self._last_loss}, {rate}")
+        if self._settings.has_device_time:
+            logger.info(self._device_summary())
+
+    def _device_summary(self) -> str:
+        clock, counters = self._clock, self._clock.counters
+        shares = {bound: cycles / counters.cycles for bound, cycles in counters.stalled_cycles.items()}
+        waits = [f"{bound} {share:.0%}" for bound, share in shares.items() if share >= 0.005]
+        return (
+            f"Device time {clock.seconds:.3f} s (simulated): utilization {counters.utilization:.2%},"
+            f" waits for {', '.join(waits) or 'nothing'}, {clock.watts / 1000:.1f} kW a system"
+        )
 
     def _metrics(self, step: int, values: dict[str, float]) -> None:
         seconds = self._clock.seconds if self._settings.has_device_time else None
@@ -97,6 +108,8 @@ class Recorder:
             wall_samples_per_second=rate,
             device_samples_per_second=self._device_rate(),
         )
+        if self._settings.has_device_time:
+            self._metrics(step, self._clock.readings())
 
     def _device_rate(self) -> float | None:
         """Samples a second of device time in training, by the plan."""

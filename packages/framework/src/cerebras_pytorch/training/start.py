@@ -27,7 +27,7 @@ from cerebras_wafer.compiler.frontends.training_step import CompileOptions, tens
 from cerebras_wafer.errors import ArtifactMismatch
 from cerebras_wafer.simulator.clock import DeviceClock
 from cerebras_wafer.simulator.execute import Engine
-from cerebras_wafer.simulator.load import load_artifact
+from cerebras_wafer.simulator.load import Artifact, load_artifact
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def start_training(
     refuse_without_values(parts.model)
     artifact = load_artifact(process.run_directory.compile)
     _check(artifact.manifest, parts)
-    engine, clock = Engine(artifact, settings.seed), DeviceClock(artifact.plan)
+    engine, clock = Engine(artifact, settings.seed), _clock(artifact, parts.options)
     compiled = CompiledStep(
         manifest=artifact.manifest,
         model=CompiledModel(parts.model, engine, artifact.manifest, clock),
@@ -68,6 +68,11 @@ def start_training(
     if process.stage == StageKind.EXECUTE:
         recorder.training_starts(process.log_size_bytes())
     return session, compiled.model
+
+
+def _clock(artifact: Artifact, options: CompileOptions) -> DeviceClock:
+    half = options.precision.compute_dtype != "float32"
+    return DeviceClock(artifact.plan, load_system(options.system), half_precision=half)
 
 
 def _put_in_place(parts: Parts, compiled: CompiledStep, session: TrainingSession, put_back: ExitStack) -> None:
