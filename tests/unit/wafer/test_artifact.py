@@ -23,7 +23,7 @@ def artifact_folder(tmp_path_factory):
 
 def test_the_folder_holds_manifest_plan_reports_and_programs(artifact_folder):
     names = {path.name for path in artifact_folder.iterdir()}
-    described = {"manifest.json", "plan.json", "report.json", "report.txt", "kernels.txt"}
+    described = {"manifest.json", "plan.json", "report.json", "report.txt", "report.html", "kernels.txt"}
     assert names == described | {program.file_name for program in ProgramName}
 
 

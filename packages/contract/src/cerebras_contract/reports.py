@@ -8,9 +8,11 @@ class LayerReport(ContractModel):
     """One layer (weight streaming) or region (pipelined) of one training step on one system.
 
     `seconds` are of the whole step, all micro-batches; `utilization` is a fraction of the dense peak.
+    `planned_as` names the layer of equal work that stands for it; regions stand for themselves.
     """
 
     name: str
+    planned_as: str
     seconds: float
     utilization: float
     active_pes: int

@@ -6,31 +6,30 @@ from pydantic import JsonValue
 from torch import nn
 from torch.optim import Optimizer
 
-from cerebras_contract.artifacts import PrecisionSpec
+from cerebras_contract.artifacts import REPORT_PAGE_FILE, REPORT_TEXT_FILE, PrecisionSpec
 from cerebras_contract.digests import sha256_of_json
 from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
 from cerebras_contract.events import ArtifactEvent
-from cerebras_contract.reports import Report
 from cerebras_contract.states import StageKind
 from cerebras_pytorch.amp import MixedPrecision
 from cerebras_pytorch.capture.batch import divide
-from cerebras_pytorch.capture.step import capture_step
+from cerebras_pytorch.capture.step import capture_step, capture_wafer_step
 from cerebras_pytorch.context import Context, active_context
 from cerebras_pytorch.data.loader import DataLoader
 from cerebras_pytorch.endings import CompilePhaseEnd
 from cerebras_pytorch.ingredients import ingredients_of, what_changed
 from cerebras_pytorch.log import logger
 from cerebras_pytorch.nn import bare_module
+from cerebras_pytorch.process import Captured
+from cerebras_pytorch.report_log import log_report
+from cerebras_pytorch.settings import RunSettings
 from cerebras_pytorch.training.model import CompiledModel
 from cerebras_pytorch.training.start import Parts, start_training
 from cerebras_wafer.compiler.emit import write_artifact
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions
 from cerebras_wafer.compiler.pipeline import compile_step
-from cerebras_wafer.compiler.report.text import readable_size
 from cerebras_wafer.errors import CompileError
 from cerebras_wafer.simulator.load import is_complete, read_manifest
-
-LAYERS_LOGGED = 10
 
 
 def compile(  # noqa: A001 (the name scripts use)
@@ -64,6 +63,9 @@ def compile(  # noqa: A001 (the name scripts use)
             micro_batch=settings.micro_batch_size,
         ),
     )
+    if context.process.planning:
+        context.process.captured = _captured(parts, settings)
+        raise CompilePhaseEnd
     if context.process.stage != StageKind.EXECUTE:
         _ensure_artifact(context, parts)
     if context.process.stage == StageKind.COMPILE:
@@ -92,6 +94,12 @@ def _refuse_wrong_arguments(
     ):
         if not isinstance(value, kind):
             raise CompileError(f"{name} is a {type(value).__name__}, not a {kind.__name__}", advice=advice)
+
+
+def _captured(parts: Parts, settings: RunSettings) -> Captured:
+    started = time.monotonic()
+    step = capture_wafer_step(bare_module(parts.model), parts.criterion, parts.optimizer, parts.batch)
+    return Captured(step, parts.options, settings.max_steps, time.monotonic() - started)
 
 
 def _ensure_artifact(context: Context, parts: Parts) -> None:
@@ -126,28 +134,7 @@ def _compile_into(context: Context, parts: Parts, input_key: str, ingredients: d
     folder = context.process.run_directory.compile
     write_artifact(compiled, folder, input_key, ingredients)
     (folder / ".cerebrasignore").write_text("*\n", encoding="utf-8")
-    _log_report(compiled.report)
-    logger.info(f"Compile report: {folder.name}/report.txt")
+    log_report(compiled.report)
+    logger.info(f"Compile report: {folder.name}/{REPORT_PAGE_FILE} to look at, {REPORT_TEXT_FILE} to read")
     logger.info(f"Compiled {compiled.key} into {folder.name}/ in {time.monotonic() - started:.1f} s")
     return compiled.key
-
-
-def _log_report(report: Report) -> None:
-    memory = report.memory
-    slowest = sorted(report.layers, key=lambda layer: layer.seconds, reverse=True)[:LAYERS_LOGGED]
-    logger.info(
-        f"{len(report.layers)} layers; the slowest of them:" if len(report.layers) > LAYERS_LOGGED else "Layers:"
-    )
-    for layer in [layer for layer in report.layers if layer in slowest]:
-        logger.info(
-            f"Layer {layer.name}: {layer.seconds * 1e3:.3f} ms a step, weights {readable_size(layer.weight_bytes)},"
-            f" bound by {layer.bound}"
-        )
-    logger.info(
-        f"Memory estimate: weights {readable_size(memory.weights_bytes)}, optimizer state"
-        f" {readable_size(memory.optimizer_state_bytes)}, activations {readable_size(memory.activations_bytes)} of"
-        f" {memory.wafer_sram_bytes / 1e9:.1f} GB on the wafer"
-    )
-    logger.info(
-        f"Estimated rate on {report.system}: {report.samples_per_second:,.0f} samples/s of device time (uncalibrated)"
-    )

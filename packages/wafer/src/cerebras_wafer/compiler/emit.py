@@ -12,6 +12,7 @@ from cerebras_contract.artifacts import (
     MANIFEST_FILE,
     PLAN_FILE,
     REPORT_JSON_FILE,
+    REPORT_PAGE_FILE,
     REPORT_TEXT_FILE,
     Manifest,
     ProgramSpec,
@@ -20,6 +21,7 @@ from cerebras_contract.digests import sha256_of_file
 from cerebras_wafer.compiler.frontends.flat import export_flat
 from cerebras_wafer.compiler.ir.text import print_graph
 from cerebras_wafer.compiler.pipeline import Compiled
+from cerebras_wafer.compiler.report.page import report_page
 from cerebras_wafer.compiler.report.text import report_text
 from cerebras_wafer.errors import CompileError
 
@@ -52,6 +54,7 @@ def _write_contents(compiled: Compiled, folder: Path) -> None:
     (folder / KERNELS_FILE).write_text(print_graph(compiled.graph), encoding="utf-8")
     (folder / REPORT_JSON_FILE).write_text(compiled.report.model_dump_json(indent=2), encoding="utf-8")
     (folder / REPORT_TEXT_FILE).write_text(report_text(compiled.report), encoding="utf-8")
+    (folder / REPORT_PAGE_FILE).write_text(report_page(compiled.plan, compiled.report), encoding="utf-8")
 
 
 def _manifest(compiled: Compiled, folder: Path, input_key: str, ingredients: dict[str, JsonValue]) -> Manifest:
@@ -60,7 +63,7 @@ def _manifest(compiled: Compiled, folder: Path, input_key: str, ingredients: dic
         artifact_key=compiled.key,
         input_key=input_key,
         created_at=time.time(),
-        system=options.system,
+        system=compiled.plan.system,
         num_csx=options.num_csx,
         batch_size=step.batch_size,
         precision=options.precision,

@@ -1,8 +1,9 @@
 """Builds the report from a plan."""
 
 import math
+from collections import defaultdict
 
-from cerebras_contract.plans import KernelPlan, LayerPlan, Phase, Plan, RegionPlan
+from cerebras_contract.plans import Bound, KernelPlan, LayerPlan, Phase, Plan, RegionPlan
 from cerebras_contract.reports import KernelReport, LayerReport, Report
 from cerebras_contract.systems import SystemSpec
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions
@@ -15,6 +16,10 @@ def build_report(key: str, plan: Plan, graph: KernelGraph, options: CompileOptio
     half = options.precision.compute_dtype != "float32"
     peak = peak_multiply_adds_per_second(system, half)
     multiply_adds = sum(kernel.multiply_adds for kernel in plan.kernels) * plan.micro_batches_per_step
+    kernels_of: dict[str, list[KernelPlan]] = defaultdict(list)
+    for kernel in plan.kernels:
+        if kernel.phase != Phase.UPDATE:
+            kernels_of[kernel.layer].append(kernel)
     return Report(
         artifact_key=key,
         system=plan.system,
@@ -33,7 +38,8 @@ def build_report(key: str, plan: Plan, graph: KernelGraph, options: CompileOptio
         bound=plan.bound,
         parameters=sum(math.prod(weight.shape) for weight in graph.weights),
         memory=plan.memory,
-        layers=[_layer(layer, plan, peak) for layer in plan.layers] + [_region(r, plan) for r in plan.regions],
+        layers=[_layer(layer, kernels_of[layer.name], plan, peak) for layer in plan.layers]
+        + [_region(region, kernels_of[region.name], plan) for region in plan.regions],
         kernels=[_kernel(kernel, plan) for kernel in plan.kernels if kernel.phase != Phase.UPDATE],
         candidates=plan.candidates,
         warnings=plan.warnings,
@@ -62,14 +68,14 @@ def _rate(plan: Plan, cycles_a_micro_batch: float) -> float:
     return plan.batch_size / seconds
 
 
-def _layer(layer: LayerPlan, plan: Plan, peak: float) -> LayerReport:
-    kernels = [kernel for kernel in plan.kernels if kernel.layer == layer.name and kernel.phase != Phase.UPDATE]
+def _layer(layer: LayerPlan, kernels: list[KernelPlan], plan: Plan, peak: float) -> LayerReport:
     seconds = layer.total_cycles * plan.micro_batches_per_step / plan.clock_hz
     multiply_adds = sum(kernel.multiply_adds for kernel in kernels) * plan.micro_batches_per_step
     return LayerReport(
         name=layer.name,
+        planned_as=layer.planned_as,
         seconds=seconds,
-        utilization=multiply_adds / seconds / peak,
+        utilization=multiply_adds / max(seconds, 1 / plan.clock_hz) / peak,
         active_pes=plan.fabric_columns * plan.fabric_rows,
         sram_bytes_per_pe=max(layer.forward_sram_bytes_per_pe, layer.backward_sram_bytes_per_pe),
         weight_bytes=layer.weight_bytes,
@@ -80,10 +86,10 @@ def _layer(layer: LayerPlan, plan: Plan, peak: float) -> LayerReport:
     )
 
 
-def _region(region: RegionPlan, plan: Plan) -> LayerReport:
-    kernels = [kernel for kernel in plan.kernels if kernel.layer == region.name]
+def _region(region: RegionPlan, kernels: list[KernelPlan], plan: Plan) -> LayerReport:
     return LayerReport(
         name=region.name,
+        planned_as=region.name,
         seconds=region.cycles * plan.batch_size / plan.clock_hz,
         utilization=region.utilization,
         active_pes=region.processing_elements,
@@ -91,7 +97,7 @@ def _region(region: RegionPlan, plan: Plan) -> LayerReport:
         weight_bytes=sum(kernel.weight_bytes for kernel in kernels if kernel.phase == Phase.FORWARD),
         output_bytes=sum(kernel.output_bytes for kernel in kernels if kernel.phase == Phase.FORWARD),
         off_wafer_bytes=sum(kernel.off_wafer_bytes for kernel in kernels) * plan.micro_batches_per_step,
-        bound=max(kernels, key=lambda kernel: kernel.cycles).bound,
+        bound=max(kernels, key=lambda kernel: kernel.cycles).bound if kernels else Bound.OVERHEAD,
     )
 
 
