@@ -110,11 +110,12 @@ def multiply_adds(node: Node) -> int:
         case "addmm" | "baddbmm" | "addmv":
             return math.prod(shape_of(node)) * shapes[1][-1]
         case "convolution":
-            return math.prod(shape_of(node)) * math.prod(shapes[1][1:])
+            return math.prod(_convolved(node, shape_of(node), shapes[0])) * math.prod(shapes[1][1:])
         case "convolution_backward":
             wanted = node.args[-1]
             assert isinstance(wanted, (list, tuple))
-            return math.prod(shapes[0]) * math.prod(shapes[2][1:]) * sum(bool(want) for want in wanted[:2])
+            places = math.prod(_convolved(node, shapes[0], shapes[1]))
+            return places * math.prod(shapes[2][1:]) * sum(bool(want) for want in wanted[:2])
         case name if "scaled_dot_product" in name:
             # two matrix products forward, five backward, each of score x width of a head
             return _scores(node) * shapes[0][-1] * (5 if name.endswith("backward") else 2)
@@ -134,7 +135,8 @@ def extents(node: Node) -> tuple[tuple[str, int], ...]:
         case "convolution":
             groups = node.args[8]
             assert isinstance(groups, int)
-            (batch, channels_out), (height, width) = result[:2], (*result[2:], 1)[:2]
+            batch, channels_out = result[:2]
+            height, width = (*_convolved(node, result, shapes[0])[2:], 1)[:2]
             kernel_height, kernel_width = (*shapes[1][2:], 1)[:2]
             values = (batch, shapes[0][1], channels_out, groups, kernel_height, kernel_width, height, width)
             return _named(KernelKind.CONV2D, values)
@@ -142,6 +144,12 @@ def extents(node: Node) -> tuple[tuple[str, int], ...]:
             batch, heads, query, width = shapes[0]
             return _named(KernelKind.ATTENTION, (batch, heads, query, shapes[1][-2], width))
     return ()
+
+
+def _convolved(node: Node, result: tuple[int, ...], given: tuple[int, ...]) -> tuple[int, ...]:
+    """Where the kernel of a convolution is applied: at each place of its result; transposed, of what it is given."""
+    transposed = node.args[6 if base_name(node.target) == "convolution" else 7]  # type: ignore[arg-type]
+    return given if transposed else result
 
 
 def shape_of(value: object) -> tuple[int, ...]:
