@@ -141,7 +141,7 @@ def test_the_network_used_here_has_what_it_says():
 
 
 def test_a_refusal_is_said_in_our_words_only(capfd):
-    with pytest.raises(CompileError, match="its Python code depends on the value of a tensor"):
+    with pytest.raises(CompileError, match="Python's way through forward depends on the value of a tensor"):
         compiled(Branches())
     assert capfd.readouterr().err == ""
 

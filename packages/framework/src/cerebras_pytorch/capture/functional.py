@@ -6,7 +6,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -26,12 +25,11 @@ from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._guards import detect_fake_mode
 from torch.utils import _pytree as pytree
 
-import cerebras_pytorch
-import cerebras_wafer
+from cerebras_pytorch.capture.refusals import cannot_capture, met_in_export, refuse_torchscript, watching
 from cerebras_wafer.compiler.frontends.training_step import Program
-from cerebras_wafer.errors import CompileError, CompilerBug
+from cerebras_wafer.compiler.passes.refuse import dynamic_shapes_of
+from cerebras_wafer.errors import CompilerBug
 
-NOT_THE_USERS = tuple(str(Path(str(package.__file__)).parent) for package in (torch, cerebras_pytorch, cerebras_wafer))
 NameInput = Callable[[int], str]
 
 
@@ -48,6 +46,7 @@ def trace(module: nn.Module, arguments: tuple[Any, ...], name_input: NameInput) 
     `name_input` gives the role of a flat input by its number. Raises `CompileError` where the module's code
     cannot be captured.
     """
+    refuse_torchscript(module)
     with _quiet_pytorch(), ExitStack() as stack:
         exported = _export(module, arguments)
         joint = aot_export_joint_with_descriptors(
@@ -63,17 +62,22 @@ def trace(module: nn.Module, arguments: tuple[Any, ...], name_input: NameInput) 
 
 
 def _export(module: nn.Module, arguments: tuple[Any, ...]) -> torch.export.ExportedProgram:
-    try:
-        return torch.export.export(module, arguments, strict=False)
-    except Exception as error:
-        raise _cannot_capture(module, error) from error
+    with watching(module) as notes:
+        try:
+            exported = torch.export.export(module, arguments, strict=False)
+        except Exception as error:
+            raise cannot_capture(module, arguments, notes, met_in_export(module, notes, error)) from error
+    dynamic = dynamic_shapes_of(exported.graph.nodes)
+    if notes.faults or dynamic:
+        raise cannot_capture(module, arguments, notes, dynamic)
+    return exported
 
 
 @contextmanager
 def _quiet_pytorch() -> Iterator[None]:
     """Keep PyTorch's words about its own internals from the user's log: an error of ours says what they mean."""
     standard_error = io.StringIO()
-    logging.disable(logging.WARNING)
+    logging.disable(logging.ERROR)
     try:
         with warnings.catch_warnings(), redirect_stderr(standard_error):
             warnings.simplefilter("ignore")
@@ -90,34 +94,6 @@ def _fake(arguments: tuple[Any, ...], exported: torch.export.ExportedProgram) ->
     if mode is None:
         raise CompilerBug("an export without fake tensors")
     return pytree.tree_map_only(torch.Tensor, lambda tensor: mode.from_tensor(tensor, static_shapes=True), arguments)
-
-
-def _cannot_capture(module: nn.Module, error: Exception) -> CompileError:
-    """The first line of what PyTorch says, with the user's innermost line that led there."""
-    file, line = None, None
-    frame = error.__traceback__
-    while frame is not None:
-        path = frame.tb_frame.f_code.co_filename
-        if path[:1] != "<" and not path.startswith(NOT_THE_USERS):
-            file, line = path, frame.tb_lineno
-        frame = frame.tb_next
-    reason = next((text for text in str(error).splitlines() if text.strip()), type(error).__name__)
-    advice = (
-        "Call it by hand on the loader's first batch: compile calls model(inputs) and criterion(output, target)."
-        " A criterion that needs other shapes is a module of its own, which reshapes and then compares."
-    )
-    if "data-dependent" in reason:
-        reason = "its Python code depends on the value of a tensor"
-        advice = (
-            "A compiled model has fixed shapes and no Python control flow that depends on tensor values"
-            " (no .item(), no `if` on a tensor); torch.where chooses between values."
-        )
-    return CompileError(
-        f"{type(module).__name__} cannot be captured: {reason.strip()}",
-        file=file,
-        line=line,
-        advice=advice,
-    )
 
 
 def _input_role(desc: AOTInput, name_input: NameInput) -> str:

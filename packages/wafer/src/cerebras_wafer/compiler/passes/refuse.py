@@ -17,7 +17,8 @@ from cerebras_wafer.errors import CompileError
 
 Place = tuple[str, int] | None
 
-PYTORCHS_OWN = frozenset({"aten", "prims", "prim", "_c10d_functional"})
+PYTORCHS_OWN = frozenset({"aten", "prims", "prim"})
+CONTROL_FLOW = frozenset({"cond", "while_loop", "map_impl", "scan", "associative_scan"})
 
 
 class Refusal(NamedTuple):
@@ -47,7 +48,7 @@ VALUE_READ = Refusal(
     "it takes a value out of a tensor inside the compiled step",
     "Keep it a tensor: arithmetic with a tensor of one element needs no .item().",
 )
-_CONTROL_FLOW = Refusal(
+CONTROL_FLOW_REFUSAL = Refusal(
     ErrorCode.COMPILE_DATA_DEPENDENT,
     "a wafer runs one fixed sequence of kernels",
     "Compute both sides and choose with torch.where; give a loop a fixed length.",
@@ -77,7 +78,7 @@ REFUSED: dict[Refusal, str] = {
         "view_as_complex view_as_real complex polar real imag angle conj conj_physical"
     ),
     _no_kernel("Draw it in the data loader and give it to the model as an input; torch.rand_like has a kernel."): (
-        "multinomial randperm randint randint_like normal poisson exponential"
+        "rand randn randn_like multinomial randperm randint randint_like normal poisson exponential"
     ),
     _no_kernel("Write the cell with nn.Linear in a loop of fixed length, or use attention."): (
         "lstm gru rnn_tanh rnn_relu mkldnn_rnn_layer thnn_fused_lstm_cell thnn_fused_gru_cell lstm_cell gru_cell"
@@ -122,6 +123,15 @@ def faults_of(nodes: Iterable[Node]) -> list[FaultReport]:
     return list({fault.model_dump_json(): fault for fault in found}.values())
 
 
+def dynamic_shapes_of(nodes: Iterable[Node]) -> list[FaultReport]:
+    """The operations of a graph, of whatever level, with which a shape that depends on the data begins."""
+    return [
+        fault_of(operation_name(node.target), _ANY_DYNAMIC, module_path(node), source_line(node))
+        for node in nodes
+        if isinstance(node.target, OpOverload) and _makes_symbols(node)
+    ]
+
+
 def fault_of(operation: str, refusal: Refusal, module: str, place: Place) -> FaultReport:
     """The fault of one operation at one place."""
     file, line = place or (None, None)
@@ -140,6 +150,8 @@ def refusal_of(operation: OpOverload, arguments: Sequence[Any]) -> Refusal | Non
     """Why an operation on these arguments (tensors, or anything with their dtype) is refused; None: it is not."""
     if operation.namespace not in PYTORCHS_OWN:
         return CUSTOM_OPERATION
+    if operation.namespace == "prim":
+        return None  # asks for a device or a layout, computes nothing
     name = base_name(operation).lstrip("_")
     if name in ("index", "index_put") and _has_boolean_index(name, arguments):
         return BOOLEAN_INDEX
@@ -147,11 +159,12 @@ def refusal_of(operation: OpOverload, arguments: Sequence[Any]) -> Refusal | Non
         return VALUE_READ
     if name in ("assert_scalar", "assert_async", "assert_tensor_metadata", "sym_size", "sym_constrain_range_for_size"):
         return None  # what an export adds beside an operation that is refused
-    if covered_by(operation) is not None:
+    is_dynamic = torch.Tag.dynamic_output_shape in operation.tags and name != "index"
+    if covered_by(operation) is not None and not is_dynamic:
         return None
     if name in _REFUSAL_OF_NAME:
         return _REFUSAL_OF_NAME[name]
-    if torch.Tag.dynamic_output_shape in operation.tags:
+    if is_dynamic:
         return _ANY_DYNAMIC
     return _LINEAR_ALGEBRA if name.startswith("linalg_") else _ANY_OTHER
 
@@ -165,11 +178,15 @@ def operation_name(target: object) -> str:
 
 def _refusal_of_node(node: Node) -> Refusal | None:
     if isinstance(node.target, HigherOrderOperator):
-        return _CONTROL_FLOW if str(node.target.__name__) in ("cond", "while_loop", "map", "scan") else _ANY_OTHER
+        return CONTROL_FLOW_REFUSAL if _is_control_flow(node) else _ANY_OTHER
     if not isinstance(node.target, OpOverload):
         return None
     refusal = refusal_of(node.target, [_value(argument) for argument in node.args])
     return refusal or (_ANY_DYNAMIC if _makes_symbols(node) else None)
+
+
+def _is_control_flow(node: Node) -> bool:
+    return isinstance(node.target, HigherOrderOperator) and node.target.__name__ in CONTROL_FLOW
 
 
 def _makes_symbols(node: Node) -> bool:
