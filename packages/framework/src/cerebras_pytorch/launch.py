@@ -27,7 +27,7 @@ def main() -> int:
     process = Process(directory, stage=StageKind(arguments.phase))
     set_current_process(process)
     _heed_signals(process)
-    error = _run(process, arguments.script, arguments.arguments)
+    error = run_script(process, arguments.script, arguments.arguments)
     sys.stdout.flush()
     result = _result(process, error)
     if result.error and error is None:
@@ -60,7 +60,7 @@ def _heed_signals(process: Process) -> None:
     signal.signal(signal.SIGUSR1, checkpoint)
 
 
-def _run(process: Process, script: str, arguments: list[str]) -> ErrorReport | RunStopped | None:
+def run_script(process: Process, script: str, arguments: list[str]) -> ErrorReport | RunStopped | None:
     """Run the script to its end; what went wrong, if anything did, is in the log already."""
     sys.argv = [script, *arguments]
     sys.path[0] = str(Path(script).resolve().parent)
@@ -88,14 +88,19 @@ def _result(process: Process, error: ErrorReport | RunStopped | None) -> StageRe
     if isinstance(error, RunStopped):
         return StageResult(status="stopped", last_step=step, artifact_key=key)
     if error is None and key is None:
-        error = ErrorReport(
-            code=ErrorCode.SCRIPT_NEVER_COMPILED,
-            message="the script ended without calling cerebras_pytorch.compile",
-            file=sys.argv[0],
-            advice="A job compiles one training step; call compile inside `with cbt.init_context()`.",
-        )
+        error = never_compiled(sys.argv[0])
     status = "failed" if error else "succeeded"
     return StageResult.model_validate({"status": status, "error": error, "last_step": step, "artifact_key": key})
+
+
+def never_compiled(script: str) -> ErrorReport:
+    """The report of a script that came to its end without what it was run for."""
+    return ErrorReport(
+        code=ErrorCode.SCRIPT_NEVER_COMPILED,
+        message="the script ended without calling cerebras_pytorch.compile",
+        file=script,
+        advice="A job compiles one training step; call compile inside `with cbt.init_context()`.",
+    )
 
 
 def _exit_report(exit_: SystemExit) -> ErrorReport | None:

@@ -9,15 +9,31 @@ from pathlib import Path
 from cerebras_contract.configuration import RunConfiguration
 from cerebras_contract.run_directory import RunDirectory, StageResult
 from cerebras_contract.states import StageKind
+from cerebras_wafer.compiler.frontends.training_step import CompileOptions, WaferStep
+
+
+@dataclass(frozen=True)
+class Captured:
+    """What a script wanted to be compiled, where it is only planned. `seconds` are those of the capture."""
+
+    step: WaferStep
+    options: CompileOptions
+    max_steps: int | None
+    seconds: float
 
 
 @dataclass
 class Process:
-    """`stage` is None for a script run by hand, which compiles and executes in one go."""
+    """`stage` is None for a script run by hand, which compiles and executes in one go.
+
+    Where it is for `planning`, the script ends at `compile` with its step `captured`, and there is no artifact.
+    """
 
     run_directory: RunDirectory
     stage: StageKind | None = None
     configuration: RunConfiguration = field(default_factory=RunConfiguration)
+    planning: bool = False
+    captured: Captured | None = None
     artifact_key: str | None = None
     last_step: int = 0
     stop_requested: bool = False

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
@@ -60,7 +61,7 @@ def _capture_on_the_wafer(
     with _no_collection(), fake_mode() as mode, values_on_the_cpu(mode, model, criterion):
         joint = _capture_model(model, batch)
         outputs = _output_values(joint.program)
-        loss = _capture_loss(criterion, joint, outputs, batch)
+        loss = _capture_loss(criterion, joint, outputs, batch, mode)
     trained = trained_names(joint.program)
     if not trained:
         raise CompileError("no parameter of the model has a gradient", advice="Nothing would be trained.")
@@ -153,14 +154,17 @@ def _output_values(joint: Program) -> list[Tensor]:
     return [node_value(node) for node, role in pairs if node is not None and role.startswith("output:")]
 
 
-def _capture_loss(criterion: nn.Module, joint: Traced, outputs: list[Tensor], batch: Batch) -> Program:
+def _capture_loss(
+    criterion: nn.Module, joint: Traced, outputs: list[Tensor], batch: Batch, mode: FakeTensorMode
+) -> Program:
     """The criterion as a program of its own: outputs and target in, loss out."""
     count = len(outputs)
 
     def role(number: int) -> str:
         return f"output:{number}" if number < count else f"target:{number - count}"
 
-    examples = [torch.empty(value.shape, dtype=value.dtype) for value in outputs]
+    with mode:  # the logits of a language model would take gigabytes
+        examples = [torch.empty(value.shape, dtype=value.dtype, device="cpu") for value in outputs]
     arguments = (pytree.tree_unflatten(examples, joint.output_tree), batch.target)
     with torch.no_grad():
         traced = trace(criterion, arguments, role).program
