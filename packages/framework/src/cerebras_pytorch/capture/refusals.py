@@ -263,8 +263,7 @@ def _made_up(name: str, tensor: Tensor, notes: Notes) -> Any:
             return 1j
         case "__int__" | "__index__":
             return 1
-    with unset_fake_temporarily():
-        return torch.ones((), dtype=tensor.dtype).item()
+    return 1.0 if tensor.is_floating_point() else 1j if tensor.is_complex() else tensor.dtype == torch.bool or 1
 
 
 def _ones(tensor: Tensor) -> Tensor:
