@@ -31,7 +31,10 @@ const style = (element, properties) => (Object.assign(element.style, properties)
 
 const number = (value, digits = 0) => value.toLocaleString("en", { maximumFractionDigits: digits });
 const significant = (value) => value.toLocaleString("en", { maximumSignificantDigits: 3 });
-const percent = (share, digits = 1) => `${number(100 * share, digits)}%`;
+const percent = (share, digits = 1) => {
+  const least = 10 ** -digits / 2;
+  return share > 0 && 100 * share < least ? `<${10 ** -digits}%` : `${number(100 * share, digits)}%`;
+};
 const kib = (bytes) => `${number(bytes / 1024, 1)} KiB`;
 function scaled(value, units, base = 1000) {
   let index = 0;

@@ -23,7 +23,7 @@ function sortable({ place, controls, columns, rows, sort, limit, search, pick, i
       else head.removeAttribute("aria-sort");
       head.firstChild.textContent = columns[index].title + (columns[index].key === sorting.key ? (sorting.down ? " ↓" : " ↑") : "");
     });
-    body.replaceChildren(...(open ? found : found.slice(0, limit)).map((row) => line(row)));
+    body.replaceChildren(...found.filter((row, index) => open || index < limit || isCurrent?.(row)).map(line));
     more.hidden = found.length <= limit;
     more.textContent = open ? `Show the first ${limit}` : `Show all ${number(found.length)}`;
   };

@@ -1,5 +1,6 @@
 // Who works when: one micro-batch of weight streaming, or the filling of a pipeline.
-const LANES = ["weights in", "compute", "gradients out"], LANE_HEIGHT = 34, LANE_GAP = 8, HEAD = 22, FOOT = 24;
+const LANES = ["weights in", "compute", "gradients out"], LANE_HEIGHT = 34, LANE_GAP = 8, HEAD = 40, FOOT = 24;
+const TOP = 22; // of the pipeline, which has no names above it
 const COLOURS = { "weights in": "var(--weights)", "gradients out": "var(--gradients)", overhead: "var(--overhead)" };
 const roomFor = (place) => Math.max(place.clientWidth || 1184, 320);
 
@@ -61,7 +62,7 @@ function streamingPicture(whole, width, select) {
   const left = 92, x = (cycles) => left + (cycles / whole) * (width - left - 8);
   const bottom = HEAD + LANES.length * (LANE_HEIGHT + LANE_GAP), top = (lane) => HEAD + LANES.indexOf(lane) * (LANE_HEIGHT + LANE_GAP);
   const picture = svg("svg", { viewBox: `0 0 ${width} ${bottom + FOOT}` });
-  axis(picture, whole, x, width - left, HEAD - 4, bottom);
+  axis(picture, whole, x, width - left, HEAD - 20, bottom);
   for (const lane of LANES) {
     picture.append(svg("rect", { class: "lane", x: left, y: top(lane), width: width - left - 8, height: LANE_HEIGHT, rx: 3 }));
     picture.append(svg("text", { class: "lane-label", x: left - 10, y: top(lane) + LANE_HEIGHT / 2 + 4, "text-anchor": "end" }, lane));
@@ -69,7 +70,7 @@ function streamingPicture(whole, width, select) {
   const bounds = new Map();
   for (const [lane, layer, phase, start, end] of data.spans) {
     const y = top(lane === "overhead" ? "compute" : lane), shape = { x: x(start), width: Math.max(0.3, x(end) - x(start) - gap(x(end) - x(start))) };
-    picture.append(svg("rect", { class: "span", "data-lane": lane, ...shape, y, height: LANE_HEIGHT, rx: Math.min(2, shape.width / 4), fill: COLOURS[lane] ?? `var(--${phase})` }));
+    picture.append(svg("rect", { class: "span", "data-lane": lane, ...shape, y, height: LANE_HEIGHT, rx: shape.width > 6 ? 2 : 0, "shape-rendering": shape.width > 6 ? "auto" : "crispEdges", fill: COLOURS[lane] ?? `var(--${phase})` }));
     const key = `${phase} ${layer}`, known = bounds.get(key) ?? { layer, phase, start, end };
     bounds.set(key, { ...known, start: Math.min(known.start, start), end: Math.max(known.end, end) });
   }
@@ -83,7 +84,7 @@ const gap = (width) => (width > 6 ? 1 : width > 2 ? 0.4 : 0);
 
 function streamingSlot(picture, slot, x, bottom, select) {
   const layer = data.layers[slot.layer], forward = slot.phase === "forward";
-  const box = { x: x(slot.start), y: HEAD - 2, width: Math.max(0.5, x(slot.end) - x(slot.start)), height: bottom - HEAD - 2 };
+  const box = { x: x(slot.start), y: HEAD - 20, width: Math.max(0.5, x(slot.end) - x(slot.start)), height: bottom - HEAD + 16 };
   const outline = svg("rect", { class: "cursor", ...box });
   const text = [
     `${layer.name}, ${slot.phase}`,
@@ -93,8 +94,8 @@ function streamingSlot(picture, slot, x, bottom, select) {
     `from ${cyclesTime(slot.start)} to ${cyclesTime(slot.end)}, bound by ${layer.bound}`,
   ].join("\n");
   const shape = mark(svg("rect", { class: "slot", ...box, fill: "transparent" }), text, () => select(slot.layer));
-  if (box.width > 34) {
-    picture.append(svg("text", { class: "span-label", x: box.x + 5, y: HEAD + LANE_HEIGHT + LANE_GAP + LANE_HEIGHT / 2 + 4 }, shortened(layer.name, Math.floor((box.width - 8) / 5.9))));
+  if (box.width > 16) {
+    picture.append(svg("text", { class: "span-label", x: box.x + 4, y: HEAD - 8 }, shortened(layer.name, Math.floor((box.width - 4) / 5.9))));
   }
   picture.append(outline, shape);
   return { ...slot, shape, outline };
@@ -104,7 +105,8 @@ function phaseMarks(slots, x) {
   return ["forward", "backward"].flatMap((phase) => {
     const own = slots.filter((slot) => slot.phase === phase);
     if (!own.length) return [];
-    return [svg("text", { x: x(own[0].start) + 2, y: 12 }, `${phase}, ${cyclesTime(own.at(-1).end - own[0].start)}`)];
+    const from = x(own[0].start), wide = x(own.at(-1).end) - from > 120;
+    return [svg("text", { x: from + 2, y: 12 }, wide ? `${phase}, ${cyclesTime(own.at(-1).end - own[0].start)}` : phase)];
   });
 }
 
@@ -133,10 +135,10 @@ function drawPipeline(select) {
 
 function pipelinePicture({ order, period, latency, total, every, entering, width, select }) {
   const height = Math.max(4, Math.min(22, 460 / order.length)), nth = Math.ceil(13 / height), left = Math.min(150, width / 4);
-  const x = (cycles) => left + (cycles / total) * (width - left - 8), bottom = HEAD + order.length * height;
+  const x = (cycles) => left + (cycles / total) * (width - left - 8), bottom = TOP + order.length * height;
   const picture = svg("svg", { viewBox: `0 0 ${width} ${bottom + FOOT}` });
-  axis(picture, total, x, width - left, HEAD - 4, bottom);
-  const row = new Map(order.map((region, index) => [region, HEAD + index * height]));
+  axis(picture, total, x, width - left, TOP - 4, bottom);
+  const row = new Map(order.map((region, index) => [region, TOP + index * height]));
   const thick = Math.max(1, height - (height > 8 ? 2 : 0.5));
   for (const region of order) {
     const from = data.visits.find((visit) => visit[0] === region)[2];
@@ -152,11 +154,14 @@ function pipelinePicture({ order, period, latency, total, every, entering, width
   return [picture, shapes];
 }
 
+// Where rows are high enough, forward has their upper half and backward the lower: a region works on both at once.
 function samplePaths(entry, total, x, row, thick, opacity) {
+  const halves = thick >= 7;
   return ["forward", "backward"].map((phase) => {
     const parts = data.visits.filter((visit) => visit[1] === phase && visit[2] + entry < total).map(([region, , start, end]) => {
       const from = x(start + entry), wide = Math.max(0.8, x(Math.min(end + entry, total)) - from);
-      return `M${from.toFixed(1)} ${row.get(region).toFixed(1)}h${wide.toFixed(1)}v${thick.toFixed(1)}h${(-wide).toFixed(1)}z`;
+      const y = row.get(region) + (halves && phase === "backward" ? thick / 2 : 0);
+      return `M${from.toFixed(1)} ${y.toFixed(1)}h${wide.toFixed(1)}v${(halves ? thick / 2 : thick).toFixed(1)}h${(-wide).toFixed(1)}z`;
     });
     return svg("path", { class: "sample", d: parts.join(""), fill: `var(--${phase})`, opacity });
   });
