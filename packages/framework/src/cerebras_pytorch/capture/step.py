@@ -1,4 +1,4 @@
-"""Capture of a whole training step: forward, loss, backward, update, and forward in eval mode."""
+"""Capture of a whole training step: forward, loss, backward, updates, and forward in eval mode."""
 
 import gc
 from collections.abc import Iterator
@@ -21,7 +21,8 @@ from cerebras_pytorch.capture.optimizer import (
     slots_of,
     state_elements,
 )
-from cerebras_pytorch.capture.update import capture_update
+from cerebras_pytorch.capture.places import complete_places
+from cerebras_pytorch.capture.update import capture_updates
 from cerebras_wafer.compiler.frontends.flat import node_value, output_nodes
 from cerebras_wafer.compiler.frontends.training_step import Program, TrainingStep, WaferStep, tensor_spec
 from cerebras_wafer.errors import CompileError
@@ -35,13 +36,14 @@ def capture_step(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, b
     step, slots, output_tree = _capture_on_the_wafer(model, criterion, optimizer, batch)
     with _no_collection(), fake_mode() as mode, values_on_the_cpu(mode, model):
         evaluate = _capture_evaluation(model, batch)
+    complete_places(evaluate)
     with _no_collection(), fake_mode() as mode:
-        update = capture_update(optimizer, slots, step.optimizer, mode)
+        updates = capture_updates(optimizer, slots, step.optimizer, mode)
     with _train_mode(model):
         in_eval_mode = modules_in_eval_mode(model)
     return TrainingStep(
         **vars(step),
-        update=update,
+        updates=updates,
         evaluate=evaluate,
         in_eval_mode=tuple(in_eval_mode),
         output_tree=_written_tree(output_tree),
@@ -62,6 +64,8 @@ def _capture_on_the_wafer(
         joint = _capture_model(model, batch)
         outputs = _output_values(joint.program)
         loss = _capture_loss(criterion, joint, outputs, batch, mode)
+    for program in (joint.program, loss):
+        complete_places(program)
     trained = trained_names(joint.program)
     if not trained:
         raise CompileError("no parameter of the model has a gradient", advice="Nothing would be trained.")
