@@ -39,12 +39,14 @@ class Jobs:
         `tell` is given a line for each thing worth knowing: a size, what was left out and why.
         Also raises `BadInput` (`BundleError` for what cannot be packed).
         """
-        script = submission.script_in_bundle()
+        script, system = submission.script_in_bundle(), submission.system_in_bundle()
         with packed(submission.folder) as bundle:
             for warning in bundle.warnings:
                 tell(f"warning: {warning}")
             if script not in bundle.names:
                 raise BundleError(f"the script {script} is left out by an ignore rule.")
+            if system is not None and system not in bundle.names:
+                raise BundleError(f"the system {system} is left out by an ignore rule.")
             tell(f"bundle: {bundle.files} files, {readable_size(bundle.content_bytes)}")
             if self._bundles.find(bundle.sha256) is None:
                 self._bundles.upload(bundle)

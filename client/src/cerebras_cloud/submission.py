@@ -6,6 +6,7 @@ from pathlib import Path
 from cerebras_cloud.errors import BadInput
 from cerebras_contract.configuration import RunConfiguration
 from cerebras_contract.jobs import JobSpec
+from cerebras_contract.systems import is_system_file, load_system
 
 
 @dataclass(frozen=True)
@@ -34,25 +35,44 @@ class Submission:
         if not self.script.is_file():
             kind = "is a folder, not a script" if self.script.is_dir() else "does not exist"
             raise BadInput(f"{self.script} {kind}.")
-        inside = _path_in(self.folder, self.script)
+        inside = path_in(self.folder, self.script)
         if inside is None:
             raise BadInput(f"{self.script} is not in {self.folder}: choose a --root that holds the script.")
+        return inside
+
+    def system_in_bundle(self) -> str | None:
+        """The path in the bundle of a system of the user's own; None for one that comes with the emulator.
+
+        `runconfig.system` is relative to the folder, the working directory of the job. Raises `BadInput` where the
+        file does not travel, and `ReportedError` where it is no system.
+        """
+        system = self.configuration.runconfig.system
+        if system is None or not is_system_file(system):
+            return None
+        inside = None if Path(system).is_absolute() else path_in(self.folder, self.folder / system)
+        if inside is None:
+            raise BadInput(f"the system {system} is not in {self.folder}: name it by its path from there.")
+        load_system(str(self.folder / system))
         return inside
 
     def job_spec(self, bundle_sha256: str) -> JobSpec:
         """The job as the API takes it."""
         file = self.configuration_file
+        configuration, system = self.configuration, self.system_in_bundle()
+        if system is not None:
+            runconfig = configuration.runconfig.model_copy(update={"system": system})
+            configuration = configuration.model_copy(update={"runconfig": runconfig})
         return JobSpec(
             name=self.name,
             bundle=bundle_sha256,
             script=self.script_in_bundle(),
             arguments=list(self.arguments),
-            configuration=self.configuration,
-            configuration_path=None if file is None else _path_in(self.folder, file),
+            configuration=configuration,
+            configuration_path=None if file is None else path_in(self.folder, file),
         )
 
 
-def _path_in(folder: Path, file: Path) -> str | None:
+def path_in(folder: Path, file: Path) -> str | None:
     """`file` relative to `folder`, with forward slashes; None where it lies elsewhere. Links stay links."""
     real_file = file.parent.resolve() / file.name
     real_folder = folder.resolve()

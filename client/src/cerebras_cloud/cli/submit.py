@@ -1,5 +1,6 @@
 """`submit`: pack, upload, create the job, follow it."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +9,9 @@ import typer
 from cerebras_cloud.cli.follow import follow_job
 from cerebras_cloud.cli.output import HomeOption, command_line, open_client, say
 from cerebras_cloud.cli.overrides import effective_configuration
-from cerebras_cloud.submission import Submission
+from cerebras_cloud.errors import BadInput
+from cerebras_cloud.submission import Submission, path_in
+from cerebras_contract.systems import is_system_file
 
 
 def register(app: typer.Typer) -> None:
@@ -26,7 +29,7 @@ def submit(
         Path | None, typer.Option(help="Folder to send, and the working directory. [default: the script's]")
     ] = None,
     name: Annotated[str | None, typer.Option(help="A name for people.")] = None,
-    system: Annotated[str | None, typer.Option(help="The system to run on, as cs-2.")] = None,
+    system: Annotated[str | None, typer.Option(help="The system to run on, as cs-2, or a YAML file of yours.")] = None,
     max_steps: Annotated[int | None, typer.Option(min=1, help="Train this many steps.")] = None,
     assignments: Annotated[
         list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set a value of run.yaml.")
@@ -35,8 +38,9 @@ def submit(
     home: HomeOption = None,
 ) -> None:
     """Run a script on the cluster: send its folder, create a job, and follow it to the end."""
-    shortcuts = [("runconfig.system", system), ("runconfig.max_steps", max_steps)]
-    given = [f"{key}={value}" for key, value in shortcuts if value is not None]
+    folder = script.parent if root is None else root
+    shortcuts = [("runconfig.system", system and _in_bundle(system, folder)), ("runconfig.max_steps", max_steps)]
+    given = [f"{key}={json.dumps(value)}" for key, value in shortcuts if value is not None]
     submission = Submission(
         script=script,
         root=root,
@@ -53,3 +57,13 @@ def submit(
             return
         say(f"submitted {job.id}")
         raise typer.Exit(follow_job(client, job.id, home))
+
+
+def _in_bundle(system: str, folder: Path) -> str:
+    """A system as the job will name it: a file by its path in the folder that is sent."""
+    if not is_system_file(system):
+        return system
+    inside = path_in(folder, Path(system))
+    if inside is None:
+        raise BadInput(f"--system {system} is not in {folder}: choose a --root that holds it.")
+    return inside

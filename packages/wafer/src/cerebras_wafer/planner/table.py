@@ -1,6 +1,7 @@
 """A comparison as text, for people and for programs."""
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from cerebras_contract.planning import PlanRow
@@ -12,6 +13,7 @@ HEADER = (
     "STEP", "TIME", "SYSTEM-HOURS",
 )  # fmt: skip
 CANDIDATES_HEADER = ("MICRO-BATCH", "STEP", "SAMPLES/S", "ACTIVATIONS", "SPILLED", "")
+WORDS = frozenset({"SYSTEM", "MODE", "FITS", "ERROR", "BOUND", ""})  # columns that hold no numbers
 UNKNOWN = "-"
 
 
@@ -25,11 +27,18 @@ def as_text(combinations: Sequence[Combination]) -> str:
     """The table, then the reasons of what does not fit, the candidates where any were explored, and how far to
     trust it."""
     parts = [_table(HEADER, [_cells(combination.row) for combination in combinations])]
-    refused = [row for row in (combination.row for combination in combinations) if not row.fits]
-    parts += ["\n".join(["Does not fit:", *(f"  {_title(row)}: {row.reason}" for row in refused)])] if refused else []
+    parts += _refusals(combination.row for combination in combinations if not combination.row.fits)
     parts += [_candidates(combination) for combination in combinations if len(combination.candidates) > 1]
     parts += list(dict.fromkeys(combination.trust.statement for combination in combinations if combination.trust))
     return "\n\n".join(parts)
+
+
+def _refusals(rows: Iterable[PlanRow]) -> list[str]:
+    """A paragraph a reason, with the combinations that it refuses."""
+    titles: dict[str, list[str]] = defaultdict(list)
+    for row in rows:
+        titles[row.reason].append(f"  {_title(row)}")
+    return ["\n".join([f"Does not fit: {reason}.", *refused]) for reason, refused in titles.items()]
 
 
 def _cells(row: PlanRow) -> tuple[str, ...]:
@@ -48,7 +57,7 @@ def _cells(row: PlanRow) -> tuple[str, ...]:
         f"{row.micro_batch:,}",
         readable_rate(row.samples_per_second),
         "uncalibrated" if row.error_band is None else f"within {row.error_band:.0%}",
-        f"{row.utilization:.1%}",
+        f"{row.utilization:.2%}",
         row.bound or UNKNOWN,
         readable_seconds(row.step_seconds),
         UNKNOWN if hours is None else _duration(hours / row.num_csx),
@@ -77,11 +86,16 @@ def _title(row: PlanRow) -> str:
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Columns that are never cut."""
+    """Columns that are never cut, numbers to the right."""
     lines = [header, *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    to_the_left = [name in WORDS for name in header]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+        "  ".join(
+            cell.ljust(width) if left else cell.rjust(width)
+            for cell, width, left in zip(line, widths, to_the_left, strict=True)
+        ).rstrip()
+        for line in lines
     )
 
 
