@@ -48,7 +48,7 @@ def test_a_model_is_trained_and_everything_it_left_can_be_fetched(cluster, mnist
         assert accuracy[-1] >= 0.95
         assert [checkpoint.step for checkpoint in client.checkpoints.list(job_id)] == [100, 200, 300, 360]
         artifact = client.artifacts.download(job_id, tmp_path / "artifact")
-    assert {"manifest.json", "plan.json", "report.txt", "forward.pt2", "backward.pt2", "update.pt2"} <= {
+    assert {"manifest.json", "plan.json", "report.txt", "forward.pt2", "backward.pt2", "update_0.pt2"} <= {
         path.name for path in artifact.iterdir()
     }
 

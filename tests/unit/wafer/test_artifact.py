@@ -24,7 +24,8 @@ def artifact_folder(tmp_path_factory):
 def test_the_folder_holds_manifest_plan_reports_and_programs(artifact_folder):
     names = {path.name for path in artifact_folder.iterdir()}
     described = {"manifest.json", "plan.json", "report.json", "report.txt", "report.html", "kernels.txt"}
-    assert names == described | {program.file_name for program in ProgramName}
+    updates = {f"update_{number}.pt2" for number in range(4)}  # weights of three shapes, and biases of one
+    assert names == described | updates | {program.file_name for program in ProgramName}
 
 
 def test_what_is_loaded_computes_what_was_compiled(artifact_folder):

@@ -1,15 +1,12 @@
-"""The optimizer's update as a functional program, with learning rates as data."""
+"""The optimizer's update as functional programs, with learning rates as data."""
 
 import copy
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
-from torch.fx import Graph, GraphModule, Node
 from torch.optim import Optimizer
 
 from cerebras_contract.artifacts import OptimizerSpec
@@ -17,8 +14,7 @@ from cerebras_pytorch.capture import adafactor
 from cerebras_pytorch.capture.fake import fake_like
 from cerebras_pytorch.capture.functional import trace
 from cerebras_pytorch.capture.optimizer import ParameterSlot, learning_rates
-from cerebras_wafer.compiler.frontends.flat import node_value, output_nodes
-from cerebras_wafer.compiler.frontends.training_step import Program
+from cerebras_wafer.compiler.frontends.training_step import Program, Update
 
 # Optimizers whose update of a parameter reads nothing of another, so that parameters can be traced one by one.
 ONE_BY_ONE = frozenset(
@@ -29,24 +25,24 @@ ONE_BY_ONE = frozenset(
 )  # fmt: skip
 
 
-def capture_update(
+def capture_updates(
     optimizer: Optimizer, slots: list[ParameterSlot], spec: OptimizerSpec, mode: FakeTensorMode
-) -> Program:
-    """The update as a program: parameters, gradients, state and rates in; parameters and state out.
+) -> tuple[Update, ...]:
+    """The update as programs: parameters, gradients, state and rates in; parameters and state out.
 
-    Of parameters that are alike one is traced, and its graph repeated for the others: a model of 96 equal layers
-    has more than a thousand parameters, and about ten that differ.
+    Parameters that are alike share one program: a model of 96 equal layers has more than a thousand parameters, and
+    about ten that differ. An optimizer that is not known to update them one by one has one program for all.
     """
     if type(optimizer) not in ONE_BY_ONE:
-        return _trace(optimizer, slots, spec, mode)
-    graphs: dict[tuple[Any, ...], Program] = {}
-    parts = []
+        program = _trace(optimizer, slots, spec, mode)
+        return (Update(program, calls=(tuple(slot.name for slot in slots),)),)
+    alike: dict[tuple[Any, ...], list[ParameterSlot]] = {}
     for slot in slots:
-        alike = _shape(optimizer, slot, spec)
-        if alike not in graphs:
-            graphs[alike] = _trace(optimizer, [slot], spec, mode)
-        parts.append((slot, graphs[alike]))
-    return _joined(parts, _roles(optimizer, slots, spec), mode)
+        alike.setdefault(_shape(optimizer, slot, spec), []).append(slot)
+    return tuple(
+        Update(_trace(optimizer, group[:1], spec, mode), calls=tuple((slot.name,) for slot in group))
+        for group in alike.values()
+    )
 
 
 def _shape(optimizer: Optimizer, slot: ParameterSlot, spec: OptimizerSpec) -> tuple[Any, ...]:
@@ -58,9 +54,9 @@ def _shape(optimizer: Optimizer, slot: ParameterSlot, spec: OptimizerSpec) -> tu
 
 def _roles(optimizer: Optimizer, slots: list[ParameterSlot], spec: OptimizerSpec) -> list[str]:
     return [
-        *(f"parameter:{slot.name}" for slot in slots),
-        *(f"gradient:{slot.name}" for slot in slots),
-        *(f"state:{slot.name}/{name}" for slot in slots for name in spec.state[slot.name]),
+        *(f"parameter:{number}" for number in range(len(slots))),
+        *(f"gradient:{number}" for number in range(len(slots))),
+        *(f"state:{number}/{name}" for number, slot in enumerate(slots) for name in spec.state[slot.name]),
         *(f"rate:{number}" for number in range(len(optimizer.param_groups))),
     ]
 
@@ -108,52 +104,3 @@ class _Update(nn.Module):
         plain = {"foreach": False, "fused": False, "capturable": True}
         chosen = {name: value for name, value in plain.items() if name in group}
         return {**group, **chosen, "params": [], "lr": rate}
-
-
-def _joined(parts: list[tuple[ParameterSlot, Program]], roles: list[str], mode: FakeTensorMode) -> Program:
-    """One program that does what `parts` do, each for its own parameter."""
-    graph, constants = Graph(), dict[str, Tensor]()
-    inputs: dict[str, Node] = {role: graph.placeholder(f"input_{number}") for number, role in enumerate(roles)}
-    outputs: dict[str, Node] = {}
-    for slot, program in parts:
-        outputs.update(_copy(program, slot, graph, inputs, constants))
-    _describe_inputs(parts, inputs, mode)
-    returned = {role: outputs[role] for role in roles if role in outputs}
-    graph.output(tuple(returned.values()))
-    return Program(GraphModule(constants, graph), tuple(roles), tuple(returned))
-
-
-def _copy(
-    program: Program, slot: ParameterSlot, graph: Graph, inputs: Mapping[str, Node], constants: dict[str, Tensor]
-) -> Iterator[tuple[str, Node]]:
-    """Copy a program of one parameter into `graph` for the parameter of `slot`; its outputs by role."""
-    source = program.graph_module
-    placeholders = [node for node in source.graph.nodes if node.op == "placeholder"]
-    copied = {node: inputs[_role_for(slot, role)] for node, role in zip(placeholders, program.inputs, strict=True)}
-    for node in source.graph.nodes:
-        if node.op in ("call_function", "get_attr"):
-            copied[node] = graph.node_copy(node, copied.__getitem__)
-            if node.op == "get_attr":
-                copied[node].target = name = f"constant_{len(constants)}"
-                constants[name] = attrgetter(str(node.target))(source)
-    for node, role in zip(output_nodes(source), program.outputs, strict=True):
-        assert node is not None
-        yield _role_for(slot, role), copied[node]
-
-
-def _describe_inputs(
-    parts: list[tuple[ParameterSlot, Program]], inputs: Mapping[str, Node], mode: FakeTensorMode
-) -> None:
-    """Give each input a fake tensor of its own: a graph whose inputs are one tensor would be traced as one input."""
-    for slot, program in parts:
-        placeholders = [node for node in program.graph_module.graph.nodes if node.op == "placeholder"]
-        for node, role in zip(placeholders, program.inputs, strict=True):
-            inputs[_role_for(slot, role)].meta["val"] = fake_like(mode, node_value(node))
-
-
-def _role_for(slot: ParameterSlot, role: str) -> str:
-    """The role of a program of one parameter, as the role of the same tensor of `slot`."""
-    kind, name = role.split(":", 1)
-    if kind == "rate":
-        return role
-    return f"{kind}:{slot.name}/{name.rsplit('/', 1)[1]}" if kind == "state" else f"{kind}:{slot.name}"

@@ -16,9 +16,12 @@ from cerebras_contract.artifacts import (
     REPORT_TEXT_FILE,
     Manifest,
     ProgramSpec,
+    UpdateSpec,
+    update_file_name,
 )
 from cerebras_contract.digests import sha256_of_file
 from cerebras_wafer.compiler.frontends.flat import export_flat
+from cerebras_wafer.compiler.frontends.training_step import Program
 from cerebras_wafer.compiler.ir.text import print_graph
 from cerebras_wafer.compiler.pipeline import Compiled
 from cerebras_wafer.compiler.report.page import report_page
@@ -49,12 +52,18 @@ def write_artifact(compiled: Compiled, folder: Path, input_key: str, ingredients
 
 def _write_contents(compiled: Compiled, folder: Path) -> None:
     for name, program in compiled.programs.items():
-        torch.export.save(export_flat(program.graph_module), folder / name.file_name)
+        _save(program, folder / name.file_name)
+    for number, update in enumerate(compiled.step.updates):
+        _save(update.program, folder / update_file_name(number))
     (folder / PLAN_FILE).write_text(compiled.plan.model_dump_json(indent=2), encoding="utf-8")
     (folder / KERNELS_FILE).write_text(print_graph(compiled.graph), encoding="utf-8")
     (folder / REPORT_JSON_FILE).write_text(compiled.report.model_dump_json(indent=2), encoding="utf-8")
     (folder / REPORT_TEXT_FILE).write_text(report_text(compiled.report), encoding="utf-8")
     (folder / REPORT_PAGE_FILE).write_text(report_page(compiled.plan, compiled.report), encoding="utf-8")
+
+
+def _save(program: Program, path: Path) -> None:
+    torch.export.save(export_flat(program.graph_module), path)
 
 
 def _manifest(compiled: Compiled, folder: Path, input_key: str, ingredients: dict[str, JsonValue]) -> Manifest:
@@ -82,5 +91,14 @@ def _manifest(compiled: Compiled, folder: Path, input_key: str, ingredients: dic
             name: ProgramSpec(file=name.file_name, inputs=list(program.inputs), outputs=list(program.outputs))
             for name, program in compiled.programs.items()
         },
+        updates=[
+            UpdateSpec(
+                file=update_file_name(number),
+                inputs=list(update.program.inputs),
+                outputs=list(update.program.outputs),
+                calls=[list(names) for names in update.calls],
+            )
+            for number, update in enumerate(step.updates)
+        ],
         digests={path.name: sha256_of_file(path) for path in sorted(folder.iterdir())},
     )

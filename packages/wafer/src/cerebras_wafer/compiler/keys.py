@@ -1,7 +1,7 @@
 """The artifact key: the same model and options give the same key on every machine and in every process."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
 import torch
@@ -10,17 +10,22 @@ from torch.fx import GraphModule, Node
 from cerebras_contract.artifacts import ProgramName, Versions
 from cerebras_contract.digests import sha256_of_json
 from cerebras_contract.systems import SystemSpec
-from cerebras_wafer.compiler.frontends.training_step import CompileOptions, Program
+from cerebras_wafer.compiler.frontends.training_step import CompileOptions, Program, Update
 
 KEY_PREFIX = "cs_"
 
 
 def artifact_key(
-    programs: Mapping[ProgramName, Program], options: CompileOptions, system: SystemSpec, versions: Versions
+    programs: Mapping[ProgramName, Program],
+    updates: Sequence[Update],
+    options: CompileOptions,
+    system: SystemSpec,
+    versions: Versions,
 ) -> str:
     """`cs_` and the first 32 hexadecimal digits of a digest over programs, options, spec and versions."""
     content = {
         "programs": {name: canonical_program(program) for name, program in programs.items()},
+        "updates": [[canonical_program(update.program), update.calls] for update in updates],
         "precision": options.precision.model_dump(mode="json"),
         "num_csx": options.num_csx,
         "execution_mode": options.execution_mode,

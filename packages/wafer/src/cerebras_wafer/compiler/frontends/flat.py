@@ -1,25 +1,90 @@
 """Helpers for functional graphs over flat tensors."""
 
 from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.export import ExportedProgram
-from torch.fx import GraphModule, Node
+from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
+from torch.export.graph_signature import (
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
+from torch.fx import Graph, GraphModule, Node
+from torch.utils import _pytree as pytree
 
+from cerebras_wafer.compiler.frontends.places import module_path, place_text
 from cerebras_wafer.errors import CompilerBug
 
 
 def export_flat(graph_module: GraphModule) -> ExportedProgram:
-    """Make a graph a program that can be written to a file.
+    """Make a graph a program that can be written to a file, without tracing it once more.
 
-    Its example inputs are the fake tensors it was traced with, so no weight is materialised; they are left out
-    of the file, which holds nothing that has to be unpickled.
+    Of what is known of a node it keeps its shape and its place in the user's code: the rest takes most of the time
+    and of the file. There are no example inputs, so that the file holds nothing that has to be unpickled.
     """
-    examples = tuple(placeholder_values(graph_module))
-    with torch.no_grad():
-        exported = torch.export.export(graph_module, examples, strict=False)
-    exported.example_inputs = None
-    return exported
+    graph, constants = Graph(), dict[str, Any]()
+    copied = _lifted_constants(graph_module, graph, constants)
+    inputs = [InputSpec(InputKind.CONSTANT_TENSOR, _argument(node), node.name, True) for node in copied.values()]
+    for node in graph_module.graph.nodes:
+        if node not in copied:
+            copied[node] = graph.node_copy(node, copied.__getitem__)
+            copied[node].meta = _kept_meta(node)
+    inputs += [
+        InputSpec(InputKind.USER_INPUT, _argument(copied[node]), None)
+        for node in graph_module.graph.nodes
+        if node.op == "placeholder"
+    ]
+    returned = [copied[node] for node in output_nodes(graph_module) if node is not None]
+    outputs = [OutputSpec(OutputKind.USER_OUTPUT, _argument(node), None) for node in returned]
+    return ExportedProgram(
+        root=GraphModule({}, graph),
+        graph=graph,
+        graph_signature=ExportGraphSignature(inputs, outputs),
+        state_dict={},
+        range_constraints={},
+        module_call_graph=[_flat_call(inputs, outputs)],
+        example_inputs=None,
+        constants=constants,
+    )
+
+
+def _lifted_constants(graph_module: GraphModule, graph: Graph, constants: dict[str, Any]) -> dict[Node, Node]:
+    """Constants of the graph as its first inputs: a file keeps them beside the graph."""
+    lifted: dict[Node, Node] = {}
+    for node in graph_module.graph.nodes:
+        if node.op == "get_attr":
+            constants[f"constant_{len(constants)}"] = value = attrgetter(str(node.target))(graph_module).detach()
+            lifted[node] = graph.placeholder(f"constant_{len(lifted)}")
+            lifted[node].meta["val"] = node.meta.get("val", value)
+    return lifted
+
+
+def _kept_meta(node: Node) -> dict[str, Any]:
+    """The traced value, and where in the user's code the operation is."""
+    meta = {"val": node.meta["val"]} if "val" in node.meta else {}
+    if isinstance(node.target, OpOverload):
+        meta["custom"] = {"module": module_path(node), "source": place_text(node)}
+    return meta
+
+
+def _argument(node: Node) -> TensorArgument:
+    return TensorArgument(name=node.name)
+
+
+def _flat_call(inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]) -> ModuleCallEntry:
+    """How the program is called: with its inputs one by one, for a flat tuple."""
+    arguments = [spec.arg for spec in inputs if spec.kind == InputKind.USER_INPUT]
+    results = [spec.arg for spec in outputs]
+    in_spec = pytree.tree_structure((tuple(arguments), {}))
+    out_spec = pytree.tree_structure(tuple(results))
+    return ModuleCallEntry("", ModuleCallSignature(arguments, results, in_spec, out_spec))
 
 
 def placeholder_values(graph_module: GraphModule) -> list[torch.Tensor]:
