@@ -41,14 +41,16 @@ class Browser:
 
     def evaluate(self, expression: str) -> Any:
         """The JSON value of an expression of JavaScript in the page."""
-        answer = self.send("Runtime.evaluate", expression=expression, returnByValue=True)
+        answer = self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
     def point_at(self, selector: str, index: int = 0, click: bool = False) -> None:
         x, y = self.evaluate(
-            f"(() => {{ const e = document.querySelectorAll({json.dumps(selector)})[{index}];"
-            " e.scrollIntoView({block: 'center', behavior: 'instant'}); const b = e.getBoundingClientRect();"
+            f"(async () => {{ const e = document.querySelectorAll({json.dumps(selector)})[{index}];"
+            " e.scrollIntoView({block: 'center', behavior: 'instant'});"
+            " for (let i = 0; i < 2; i++) await new Promise(requestAnimationFrame);"  # until it has scrolled
+            " const b = e.getBoundingClientRect();"
             " return [b.x + b.width / 2, b.y + b.height / 2]; })()"
         )
         for kind in ("mouseMoved", *(("mousePressed", "mouseReleased") if click else ())):

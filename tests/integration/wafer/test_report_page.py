@@ -80,6 +80,7 @@ def test_pointing_at_a_region_tells_its_numbers_and_picking_it_shows_them(show):
     tab, region = show(plan), plan.regions[7]
     selector = f"[data-region='{region.name}']"
     tab.point_at(selector, click=True)
+    assert tab.evaluate("document.getElementById('tip').hidden") is False
     tip = tab.evaluate("document.getElementById('tip').innerText")
     assert region.name in tip
     assert f"{region.processing_elements:,} PEs" in tip
@@ -112,6 +113,8 @@ def test_arrow_keys_go_from_region_to_region_and_enter_picks(show):
     assert tab.evaluate(at) == plan.regions[2].name
     tab.press("Enter")
     assert texts(tab, "#details h3") == [plan.regions[2].name]
+    tab.press("ArrowLeft")
+    assert tab.evaluate(at) == plan.regions[1].name
     assert len(tab.evaluate("[...document.querySelectorAll('.region[tabindex=\"0\"]')].map(() => 1)")) == 1
 
 

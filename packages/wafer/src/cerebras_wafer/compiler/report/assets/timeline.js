@@ -16,18 +16,14 @@ function axis(picture, cycles, x, width, top, bottom) {
 function drawStreaming(select) {
   const place = by("timeline-drawing");
   const whole = data.layers.reduce((sum, layer) => sum + layer.total_cycles, 0);
-  let zoom = 1, current = 0, outlines = [];
+  let zoom = 1, current = 0, allSlots = [];
   const draw = () => {
-    const focused = place.contains(document.activeElement);
     const [picture, slots] = streamingPicture(whole, (roomFor(place) - 4) * zoom, select);
     picture.style.width = `${100 * zoom}%`;
-    outlines = slots.filter((slot) => slot.layer === current).map((slot) => slot.outline);
     place.replaceChildren(picture);
-    light();
-    if (focused) slots[0].shape.focus();
     allSlots = slots;
+    light();
   };
-  let allSlots = [];
   const light = () => {
     for (const slot of allSlots) {
       slot.outline.style.display = slot.layer === current ? "" : "none";
@@ -37,13 +33,15 @@ function drawStreaming(select) {
   if (data.layers.length > 16) {
     by("timeline-controls").append(choice(["whole", "× 4", "× 16"], "whole", (name) => {
       zoom = { whole: 1, "× 4": 4, "× 16": 16 }[name];
-      draw(); light();
+      draw();
+      const chosen = allSlots.find((slot) => slot.layer === current);
+      place.scrollLeft = Number(chosen.outline.getAttribute("x")) - roomFor(place) / 2;
     }, "Magnify"));
   }
   legend(by("timeline-legend"), [["var(--forward)", "compute, forward"], ["var(--backward)", "compute, backward"], ["var(--weights)", "weights in"], ["var(--gradients)", "gradients out"], ["var(--overhead)", "fixed time of a layer"]]);
   streamingLede(whole);
-  draw(); light();
-  addEventListener("resize", () => { draw(); light(); });
+  draw();
+  addEventListener("resize", draw);
   return (index) => { current = index; light(); };
 }
 

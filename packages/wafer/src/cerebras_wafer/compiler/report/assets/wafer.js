@@ -7,7 +7,7 @@ const drawn = { width: data.columns * scale, height: data.rows * scale };
 
 // The fabric with what is `inside` it, under lines at every so many PEs.
 function plate(inside) {
-  const picture = svg("svg", { viewBox: `0 0 ${drawn.width + GUTTER + FRAME} ${drawn.height + GUTTER + FRAME}` });
+  const picture = svg("svg", { viewBox: `0 0 ${drawn.width + GUTTER + FRAME} ${drawn.height + GUTTER + FRAME}`, preserveAspectRatio: "xMinYMin" });
   picture.style.maxWidth = `${drawn.width + GUTTER + FRAME}px`;
   const fabric = svg("g", { transform: `translate(${GUTTER} ${GUTTER})` });
   fabric.append(
@@ -50,13 +50,13 @@ function drawRegions(select) {
   const routes = svg("g", { id: "routes" });
   const labels = svg("g", { "aria-hidden": "true" });
   for (const region of data.regions) labels.append(...regionLabel(region));
-  const inside = svg("g", {}, ...shapes, routes, labels), picture = plate(inside);
+  const ring = svg("rect", { class: "ring" }), inside = svg("g", {}, ...shapes, ring, routes, labels), picture = plate(inside);
   by("wafer-drawing").append(picture);
   reachable(picture, shapes, `The wafer, ${data.columns} by ${data.rows} PEs, with ${data.regions.length} regions; arrow keys go from region to region.`);
   regionControls(shapes, routes);
   return (index) => {
     shapes.forEach((shape, at) => shape.setAttribute("aria-selected", String(at === index)));
-    inside.insertBefore(shapes[index], routes); // the last drawn has its outline whole
+    for (const name of ["x", "y", "width", "height"]) ring.setAttribute(name, shapes[index].getAttribute(name));
     routes.querySelectorAll("path").forEach((path) => path.classList.toggle("lit", path.dataset.ends.split(" ").includes(String(index))));
     showRegion(index);
   };
@@ -67,9 +67,9 @@ function regionLabel(region) {
   const room = Math.floor(((lengthwise ? height : width) - 10) / 6.3);
   const name = shortened(region.name, room);
   if (room < 4 || !name || (lengthwise ? width : height) < 14) return [];
-  const x = (region.x + region.width / 2) * scale, y = (region.y + region.height / 2) * scale;
-  const turn = lengthwise ? { transform: `rotate(-90 ${x} ${y})` } : {};
-  return [svg("text", { class: "region-label", x, y: y + 4, "text-anchor": "middle", ...turn }, name)];
+  const x = region.x * scale + 6, y = region.y * scale + (lengthwise ? 6 : 14);
+  const turn = lengthwise ? { transform: `rotate(90 ${x} ${y})` } : {}; // in a corner, where no route crosses it
+  return [svg("text", { class: "region-label", x, y, ...turn }, name)];
 }
 
 function regionControls(shapes, routes) {
