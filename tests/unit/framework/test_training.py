@@ -163,7 +163,7 @@ def test_a_step_whose_gradients_overflow_is_skipped_and_said(capsys):
     assert "5 skipped for overflow" in printed
 
 
-@pytest.mark.parametrize(("dtype", "scale"), [(torch.int8, 1.0), (torch.float16, 0), (torch.float16, "dynamic")])
+@pytest.mark.parametrize(("dtype", "scale"), [(torch.int8, 1.0), (torch.float16, 0), (torch.float16, "static")])
 def test_a_precision_that_makes_no_sense_is_refused(dtype, scale):
     with pytest.raises(ValueError, match=r"param_dtype|loss_scale"):
         MixedPrecision(dtype, scale)

@@ -8,6 +8,7 @@ forward.pt2  loss.pt2  backward.pt2  update.pt2  evaluate.pt2    serialized func
 """
 
 from enum import StrEnum
+from typing import Literal, NamedTuple
 
 from pydantic import JsonValue
 
@@ -48,10 +49,58 @@ class TensorSpec(ContractModel):
 
 
 class PrecisionSpec(ContractModel):
-    """`compute_dtype` is what values are rounded to at kernel edges; weights and sums stay float32."""
+    """What of precision is in the compiled programs; weights, sums and the optimizer's state stay float32.
 
-    compute_dtype: str = "float32"
-    loss_scale: float = 1.0
+class ComputeFormat(StrEnum):
+    """Number formats in which the wafer computes; the bits of each are in `_LAYOUTS`."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+    CBFLOAT16 = "cbfloat16"
+
+    @property
+    def layout(self) -> "FormatLayout":
+        return _LAYOUTS[self]
+
+
+class FormatLayout(NamedTuple):
+    """Bits of a format beside its sign."""
+
+    exponent_bits: int
+    mantissa_bits: int
+
+    @property
+    def size_bytes(self) -> int:
+        return (1 + self.exponent_bits + self.mantissa_bits) // 8
+
+    @property
+    def overflows_early(self) -> bool:
+        """Whether it becomes infinite before float32 does, so that gradients have to be looked at."""
+        return self.exponent_bits < 8
+
+
+_LAYOUTS = {
+    ComputeFormat.FLOAT32: FormatLayout(8, 23),
+    ComputeFormat.FLOAT16: FormatLayout(5, 10),
+    ComputeFormat.BFLOAT16: FormatLayout(8, 7),
+    ComputeFormat.CBFLOAT16: FormatLayout(6, 9),
+}
+
+PrecisionLevel = Literal[0, 1, 2]
+
+
+    `compute_dtype` is what values are rounded to at kernel edges, `precision_opt_level` says which (docs/precision.md).
+    With `scales_loss`, backward takes a loss scale: its value is data, not part of the program.
+    """
+
+    compute_dtype: ComputeFormat = ComputeFormat.FLOAT32
+    precision_opt_level: PrecisionLevel = 1
+    scales_loss: bool = False
+
+    def __str__(self) -> str:
+        scaled = ", with a loss scale" if self.scales_loss else ""
+        return f"{self.compute_dtype} at level {self.precision_opt_level}{scaled}"
 
 
 class OptimizerSpec(ContractModel):

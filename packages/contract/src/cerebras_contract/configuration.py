@@ -22,6 +22,8 @@ class RunConfigSection(ContractModel):
     execution_mode: Literal["auto", "weight_streaming", "pipelined", "data_streaming"] | None = None
     """`data_streaming` is another word for pipelined."""
     micro_batch_size: PositiveInt | Literal["auto", "explore"] | None = None
+    precision_opt_level: Literal[0, 1, 2] | None = None
+    """Which values are rounded to 16 bits: 0 the fewest, 2 all."""
     max_steps: PositiveInt | None = None
     checkpoint_steps: NonNegativeInt | None = None
     log_steps: PositiveInt | None = None
@@ -55,7 +57,7 @@ RUN_TIME_KEYS: dict[str, frozenset[str]] = {
             "compile_crd_memory_gi", "compile_timeout_seconds", "input_timeout_seconds",
         }
     ),
-    "optimizer": frozenset({"lr", "learning_rate"}),
+    "optimizer": frozenset({"lr", "learning_rate", "loss_scale", "loss_scaling_factor"}),
 }  # fmt: skip
 
 

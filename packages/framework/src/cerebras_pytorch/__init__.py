@@ -7,10 +7,22 @@ with cbt.init_context() as context:
 from importlib.metadata import version
 
 from cerebras_pytorch import amp, nn, utils
+from cerebras_pytorch.amp import cbfloat16
 from cerebras_pytorch.compilation import compile  # noqa: A004 (the name scripts use)
 from cerebras_pytorch.context import Context, init_context, log_metrics
 from cerebras_wafer.errors import CompileError
 
 __version__ = version("cerebras-emulator-pytorch")
 
-__all__ = ["CompileError", "Context", "__version__", "amp", "compile", "init_context", "log_metrics", "nn", "utils"]
+__all__ = [
+    "CompileError",
+    "Context",
+    "__version__",
+    "amp",
+    "cbfloat16",
+    "compile",
+    "init_context",
+    "log_metrics",
+    "nn",
+    "utils",
+]

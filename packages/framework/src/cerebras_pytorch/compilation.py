@@ -3,10 +3,11 @@
 import time
 
 from pydantic import JsonValue
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from cerebras_contract.artifacts import REPORT_PAGE_FILE, REPORT_TEXT_FILE, PrecisionSpec
+from cerebras_contract.artifacts import REPORT_PAGE_FILE, REPORT_TEXT_FILE
 from cerebras_contract.digests import sha256_of_json
 from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
 from cerebras_contract.events import ArtifactEvent
@@ -54,11 +55,12 @@ def compile(  # noqa: A001 (the name scripts use)
         optimizer=optimizer,
         criterion=criterion,
         loader=train_loader,
+    precision = mixed_precision or MixedPrecision(torch.float32)
         batch=divide(train_loader.first_batch()),
         options=CompileOptions(
             system=settings.system,
             num_csx=settings.num_csx,
-            precision=mixed_precision.spec() if mixed_precision else PrecisionSpec(),
+            precision=precision.spec(settings.precision_opt_level),
             execution_mode=settings.execution_mode,
             micro_batch=settings.micro_batch_size,
         ),
@@ -67,6 +69,7 @@ def compile(  # noqa: A001 (the name scripts use)
         context.process.captured = _captured(parts, settings)
         raise CompilePhaseEnd
     if context.process.stage != StageKind.EXECUTE:
+        loss_scaler=precision.loss_scaler(),
         _ensure_artifact(context, parts)
     if context.process.stage == StageKind.COMPILE:
         raise CompilePhaseEnd

@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import ConfigDict
 
+from cerebras_contract.artifacts import PrecisionLevel
 from cerebras_contract.configuration import RunConfigSection
 from cerebras_contract.plans import Mode
 from cerebras_contract.systems import DEFAULT_SYSTEM
@@ -41,6 +42,8 @@ class RunSettings:
     execution_mode: Mode | None
     """None: the compiler picks."""
     micro_batch_size: int | Literal["auto", "explore"]
+    precision_opt_level: PrecisionLevel | None
+    """None: what the script's `MixedPrecision` says."""
     max_steps: int | None
     checkpoint_steps: int
     log_steps: int
@@ -70,6 +73,7 @@ def resolve(*sources: RunConfigSection) -> RunSettings:
         num_csx=merged.num_csx or 1,
         execution_mode=EXECUTION_MODES[merged.execution_mode or "auto"],
         micro_batch_size=merged.micro_batch_size or "auto",
+        precision_opt_level=merged.precision_opt_level,
         max_steps=merged.max_steps,
         checkpoint_steps=merged.checkpoint_steps or 0,
         log_steps=merged.log_steps or 100,

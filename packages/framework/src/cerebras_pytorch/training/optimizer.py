@@ -1,5 +1,6 @@
 """The compiled update in place of `optimizer.step()`."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,32 +12,45 @@ from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
 from cerebras_pytorch.capture.optimizer import constants_of, initialise_state, learning_rates, slots_of
 from cerebras_pytorch.capture.step import parameters_by_name
 from cerebras_wafer.simulator.execute import Engine
+from cerebras_wafer.simulator.loss_scale import LossScaler, all_finite
 
 
 class CompiledUpdate:
     """Runs the artifact's update program on the parameters and the state of the user's optimizer."""
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, engine: Engine, manifest: Manifest) -> None:
-        self.skipped_steps = 0
+    def __init__(
+        self, model: nn.Module, optimizer: Optimizer, engine: Engine, manifest: Manifest, loss_scaler: LossScaler
+    ) -> None:
+        self.loss_scaler = loss_scaler
         self._optimizer = optimizer
         self._engine = engine
         self._slots = slots_of(optimizer, parameters_by_name(model, manifest.trained))
         self._constants = constants_of(optimizer)
         self._trained = {slot.parameter for slot in self._slots}
-        self._check_finite = manifest.precision.compute_dtype == "float16"
+        precision = manifest.precision
+        self._check_finite = precision.compute_dtype.layout.overflows_early or precision.scales_loss
         initialise_state(optimizer, self._slots)
 
     def step(self) -> bool:
-        """One update. In float16 a step whose gradients are not finite is skipped and counted: then False.
+        """One update. Where gradients can overflow, a step with one that is not finite is skipped: then False.
 
-        A parameter that has no gradient, one frozen since it was compiled, stays as it is, with its state.
+        Nothing has changed then but the loss scale, and the optimizer's hooks are not called. A parameter that has
+        no gradient, one frozen since it was compiled, stays as it is, with its state.
         """
         self._refuse_changed_constants()
         self._refuse_new_parameters()
+        if self._check_finite:
+            finite = all_finite([slot.parameter.grad for slot in self._slots if slot.parameter.grad is not None])
+            self.loss_scaler.step_is_over(finite)
+            if not finite:
+                return False
+        _call(self._optimizer, self._optimizer._optimizer_step_pre_hooks)
+        self._update()
+        _call(self._optimizer, self._optimizer._optimizer_step_post_hooks)
+        return True
+
+    def _update(self) -> None:
         gradients = [_gradient(slot.parameter) for slot in self._slots]
-        if self._check_finite and not torch.stack(torch._foreach_norm(gradients)).isfinite().all():
-            self.skipped_steps += 1
-            return False
         tensors = {f"rate:{number}": rate for number, rate in enumerate(learning_rates(self._optimizer))}
         for slot, gradient in zip(self._slots, gradients, strict=True):
             tensors[f"gradient:{slot.name}"] = gradient
@@ -46,7 +60,6 @@ class CompiledUpdate:
         kept = {role: value for role, value in updated.items() if _parameter_of(role) not in frozen}
         with torch.no_grad():
             torch._foreach_copy_([in_place[role] for role in kept], list(kept.values()))
-        return True
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Trained parameters and optimizer state, by role."""
@@ -78,6 +91,11 @@ class CompiledUpdate:
                     )
 
 
+def _call(optimizer: Optimizer, hooks: Mapping[int, Callable[..., Any]]) -> None:
+    for hook in hooks.values():
+        hook(optimizer, (), {})
+
+
 def _changed(message: str, advice: str) -> ReportedError:
     return ReportedError(ErrorReport(code=ErrorCode.RUN_HYPERPARAMETER_CHANGED, message=message, advice=advice))
 
@@ -99,11 +117,7 @@ def replace_step(optimizer: Optimizer, step: Any) -> None:
         if closure is not None:
             raise RuntimeError("optimizer.step(closure) cannot be compiled; call it without a closure")
         optimizer._opt_called = True  # type: ignore[attr-defined]  # what a scheduler looks at
-        for before in optimizer._optimizer_step_pre_hooks.values():
-            before(optimizer, (), {})
         step()
-        for after in optimizer._optimizer_step_post_hooks.values():
-            after(optimizer, (), {})
 
     compiled_step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # a later scheduler leaves it alone
     optimizer.step = compiled_step  # type: ignore[method-assign,assignment]

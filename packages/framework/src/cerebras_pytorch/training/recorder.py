@@ -8,6 +8,7 @@ from cerebras_pytorch.events import EventWriter
 from cerebras_pytorch.log import logger
 from cerebras_pytorch.settings import RunSettings
 from cerebras_wafer.simulator.clock import DeviceClock
+from cerebras_wafer.simulator.loss_scale import LossScaler
 
 
 class RateMeter:
@@ -71,11 +72,12 @@ class Recorder:
         logger.warning(message)
         self._events.append(WarningEvent, message=message)
 
-    def finished(self, step: int, skipped_steps: int) -> None:
+    def finished(self, step: int, loss_scaler: LossScaler) -> None:
         """Training is over: report the last step, if it was not yet, and sum up."""
         if step > self._logged_step:
             self._progress(step)
-        skipped = f", {skipped_steps} skipped for overflow" if skipped_steps else ""
+        skipped = f", {loss_scaler.skipped_steps} skipped for overflow" if loss_scaler.skipped_steps else ""
+        skipped += f", last loss scale {loss_scaler.scale:g}" if loss_scaler.is_dynamic else ""
         rate = self._rates_text(self._rates.since_start())
         logger.info(f"Training finished: {step} steps{skipped}, last loss {self._last_loss}, {rate}")
         if self._settings.has_device_time:

@@ -71,8 +71,13 @@ class TrainingSession:
     def optimizer_step(self) -> None:
         """In place of `optimizer.step()`."""
         self._updates += 1
+        scaler = self._compiled.update.loss_scaler
+        before = scaler.scale
         if not self._compiled.update.step():
             self._warn_once("overflow", "gradients overflowed: this step is skipped, and so will be others")
+            self._metrics["skipped_steps"] = scaler.skipped_steps
+        if scaler.scale != before:
+            self._metrics["loss_scale"] = scaler.scale
 
     def log_metrics(self, values: dict[str, float]) -> None:
         """Values of the step in progress, or of the last one where none is."""
@@ -94,7 +99,7 @@ class TrainingSession:
         self.end_step()
         if self._settings.checkpoint_steps and self.step > self._saved_step:
             self._save()
-        self._recorder.finished(self.step, self._compiled.update.skipped_steps)
+        self._recorder.finished(self.step, self._compiled.update.loss_scaler)
 
     def _count_step(self) -> None:
         self.step += 1

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -28,6 +28,7 @@ from cerebras_wafer.errors import ArtifactMismatch
 from cerebras_wafer.simulator.clock import DeviceClock
 from cerebras_wafer.simulator.execute import Engine
 from cerebras_wafer.simulator.load import Artifact, load_artifact
+from cerebras_wafer.simulator.loss_scale import LossScaler
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Parts:
     loader: DataLoader
     batch: Batch
     options: CompileOptions
+    loss_scaler: LossScaler = field(default_factory=LossScaler)
 
 
 def start_training(
@@ -52,12 +54,12 @@ def start_training(
     refuse_without_values(parts.model)
     artifact = load_artifact(process.run_directory.compile)
     _check(artifact.manifest, parts)
-    engine, clock = Engine(artifact, settings.seed), _clock(artifact, parts.options)
+    engine, clock = Engine(artifact, settings.seed, parts.loss_scaler), _clock(artifact, parts.options)
     compiled = CompiledStep(
         manifest=artifact.manifest,
         model=CompiledModel(parts.model, engine, artifact.manifest, clock),
         loss=CompiledLoss(parts.criterion, engine, artifact.manifest),
-        update=CompiledUpdate(bare_module(parts.model), parts.optimizer, engine, artifact.manifest),
+        update=CompiledUpdate(bare_module(parts.model), parts.optimizer, engine, artifact.manifest, parts.loss_scaler),
         optimizer=parts.optimizer,
     )
     recorder = Recorder(settings, events, clock)

@@ -23,7 +23,7 @@ from cerebras_wafer.compiler.keys import artifact_key
 from cerebras_wafer.compiler.passes.fuse import fuse_attention
 from cerebras_wafer.compiler.passes.match import match
 from cerebras_wafer.compiler.passes.partition import partition
-from cerebras_wafer.compiler.passes.precision import round_at_kernel_edges
+from cerebras_wafer.compiler.passes.precision import round_at_kernel_edges, scale_gradients
 from cerebras_wafer.compiler.passes.refuse import refuse
 from cerebras_wafer.compiler.planning import plan_graph
 from cerebras_wafer.compiler.report.build import build_report
@@ -63,6 +63,8 @@ def compile_step(step: TrainingStep, options: CompileOptions, log: Log) -> Compi
     round_at_kernel_edges(step.evaluate, options.precision)
     programs, graph = kernel_graph(step, options, log)
     programs |= {ProgramName.UPDATE: step.update, ProgramName.EVALUATE: step.evaluate}
+    if options.precision.scales_loss:  # outside of the wafer's kernels, where gradients come and go in float32
+        programs[ProgramName.BACKWARD] = scale_gradients(programs[ProgramName.BACKWARD])
     plan = plan_graph(graph, options, system, log)
     key = artifact_key(programs, options, system, versions)
     return Compiled(
@@ -86,7 +88,7 @@ def kernel_graph(
 ) -> tuple[dict[ProgramName, Program], KernelGraph]:
     """The programs that the wafer runs, and the kernels that cover them."""
     round_at_kernel_edges(step.joint, options.precision)
-    log(f"Pass precision: compute in {options.precision.compute_dtype}, weights and sums in float32")
+    log(f"Pass precision: compute in {options.precision}, weights and sums in float32")
     if print_after == PassName.PRECISION:
         log(_text(step.joint))
 

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from cerebras_contract.artifacts import ProgramName
+from cerebras_wafer.compiler.frontends.training_step import SCALE
 from cerebras_wafer.simulator.load import Artifact
+from cerebras_wafer.simulator.loss_scale import LossScaler
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,10 @@ class ForwardResult:
 class Engine:
     """Runs the programs of one artifact. Tensors go in and out by role; nothing is kept but random state."""
 
-    def __init__(self, artifact: Artifact, seed: int) -> None:
+    def __init__(self, artifact: Artifact, seed: int, loss_scaler: LossScaler | None = None) -> None:
         self._programs = artifact.programs
         self._specs = artifact.manifest.programs
-        self._loss_scale = artifact.manifest.precision.loss_scale
+        self._loss_scaler = loss_scaler or LossScaler()
         self.random_state: Tensor = torch.Generator().manual_seed(seed).get_state()
 
     def forward(self, weights: Mapping[str, Tensor], inputs: Sequence[Tensor]) -> ForwardResult:
@@ -51,17 +53,15 @@ class Engine:
     def backward(self, saved: list[Tensor], tangents: Sequence[Tensor]) -> dict[str, Tensor]:
         """Gradients by parameter name, from the gradients of the differentiable outputs. Empties `saved`.
 
-        The loss scale is applied to what comes in and taken from what goes out, so that small gradients
-        survive rounding in between.
+        A program that scales gradients takes the loss scale as its last input.
         """
+        spec = self._specs[ProgramName.BACKWARD]
+        saved.extend(tangents)
+        if spec.inputs[-1] == SCALE:
+            saved.append(torch.tensor(self._loss_scaler.scale))
         with torch.no_grad(), self._own_random_state():
-            scaled = [tangent * self._loss_scale for tangent in tangents] if self._loss_scale != 1 else tangents
-            saved.extend(scaled)
             results = self._programs[ProgramName.BACKWARD](saved)
-            if self._loss_scale != 1:
-                torch._foreach_div_(results, self._loss_scale)
-        roles = self._specs[ProgramName.BACKWARD].outputs
-        return {role.removeprefix("gradient:"): value for role, value in zip(roles, results, strict=True)}
+        return {role.removeprefix("gradient:"): value for role, value in zip(spec.outputs, results, strict=True)}
 
     def update(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The optimizer's update: `tensors` and what is returned go by the roles of the program."""

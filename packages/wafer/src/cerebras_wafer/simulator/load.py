@@ -12,6 +12,7 @@ from cerebras_contract.artifacts import MANIFEST_FILE, PLAN_FILE, SCHEMA_VERSION
 from cerebras_contract.digests import sha256_of_file
 from cerebras_contract.plans import Plan
 from cerebras_wafer.errors import ArtifactMismatch
+from cerebras_wafer.simulator import rounding as rounding  # defines the operation that programs round with
 from cerebras_wafer.versions import torch_version
 
 

@@ -2,7 +2,8 @@
 
 Roles are strings `role:name`: `parameter:conv1.weight`, `buffer:bn.running_mean`, `input:0`, `target:0`,
 `output:0`, `tangent:0` (gradient of output 0), `gradient:conv1.weight`, `saved:3` (kept from forward for
-backward), `state:conv1.weight/exp_avg`, `rate:0` (learning rate of parameter group 0), `loss:0`.
+backward), `state:conv1.weight/exp_avg`, `rate:0` (learning rate of parameter group 0), `loss:0`, `scale:0` (loss
+scale).
 """
 
 from collections.abc import Mapping
@@ -14,6 +15,9 @@ from torch.fx import GraphModule
 
 from cerebras_contract.artifacts import OptimizerSpec, PrecisionSpec, TensorSpec
 from cerebras_contract.plans import Mode
+
+SCALE = "scale:0"
+"""The loss scale, an input of backward where precision wants one."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from torch._ops import OpOverload
 from torch.fx import Node
 
-from cerebras_contract.artifacts import ProgramName
+from cerebras_contract.artifacts import ComputeFormat, ProgramName
 from cerebras_contract.plans import Phase
 from cerebras_wafer.compiler.frontends.flat import output_nodes
 from cerebras_wafer.compiler.frontends.places import module_path, place_text
@@ -75,8 +75,8 @@ class _Matched:
             return sum(self.bytes_of(part) for part in value)
         if not isinstance(value, torch.Tensor):
             return 0
-        width = getattr(torch, self.compute_dtype).itemsize if value.is_floating_point() else value.element_size()
-        return value.numel() * int(width)
+        half = ComputeFormat(self.compute_dtype).layout.size_bytes
+        return value.numel() * (half if value.is_floating_point() else value.element_size())
 
 
 @dataclass

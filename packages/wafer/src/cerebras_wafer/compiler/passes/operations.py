@@ -58,7 +58,7 @@ _NAMES: dict[Cover, str] = {
     Cover(KernelKind.LAYOUT, None): (
         "view _unsafe_view reshape t transpose permute expand unsqueeze squeeze slice select detach alias clone cat"
         " stack split split_with_sizes unbind flatten full zeros ones empty zeros_like ones_like full_like empty_like"
-        " new_zeros new_ones new_full scalar_tensor arange constant_pad_nd repeat _to_copy to lift_fresh_copy"
+        " new_zeros new_ones new_full scalar_tensor arange constant_pad_nd repeat _to_copy to round_to lift_fresh_copy"
         " lift_fresh copy tril triu roll flip contiguous chunk T view_as expand_as pixel_shuffle pixel_unshuffle"
         " as_strided new_empty fill diagonal numpy_T unflatten movedim _assert_tensor_metadata repeat_interleave"
     ),
@@ -71,7 +71,7 @@ VIEWS = frozenset(
     {
         "view", "_unsafe_view", "reshape", "t", "transpose", "permute", "expand", "unsqueeze", "squeeze", "slice",
         "select", "detach", "alias", "split", "split_with_sizes", "unbind", "flatten", "view_as", "expand_as",
-        "as_strided", "numpy_T", "T", "unflatten", "movedim", "_to_copy",
+        "as_strided", "numpy_T", "T", "unflatten", "movedim", "_to_copy", "round_to",
     }
 )  # fmt: skip
 

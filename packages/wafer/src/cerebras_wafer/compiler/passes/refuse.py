@@ -18,6 +18,7 @@ from cerebras_wafer.errors import CompileError
 Place = tuple[str, int] | None
 
 PYTORCHS_OWN = frozenset({"aten", "prims", "prim"})
+OURS = frozenset({"cerebras_wafer"})  # rounding, which the precision pass inserts
 CONTROL_FLOW = frozenset({"cond", "while_loop", "map_impl", "scan", "associative_scan"})
 
 
@@ -148,7 +149,7 @@ def fault_of(operation: str, refusal: Refusal, module: str, place: Place) -> Fau
 
 def refusal_of(operation: OpOverload, arguments: Sequence[Any]) -> Refusal | None:
     """Why an operation on these arguments (tensors, or anything with their dtype) is refused; None: it is not."""
-    if operation.namespace not in PYTORCHS_OWN:
+    if operation.namespace not in PYTORCHS_OWN | OURS:
         return CUSTOM_OPERATION
     if operation.namespace == "prim":
         return None  # asks for a device or a layout, computes nothing
