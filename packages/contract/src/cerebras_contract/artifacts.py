@@ -48,9 +48,6 @@ class TensorSpec(ContractModel):
         return f"{self.name}: {self.dtype}{self.shape}"
 
 
-class PrecisionSpec(ContractModel):
-    """What of precision is in the compiled programs; weights, sums and the optimizer's state stay float32.
-
 class ComputeFormat(StrEnum):
     """Number formats in which the wafer computes; the bits of each are in `_LAYOUTS`."""
 
@@ -89,6 +86,9 @@ _LAYOUTS = {
 
 PrecisionLevel = Literal[0, 1, 2]
 
+
+class PrecisionSpec(ContractModel):
+    """What of precision is in the compiled programs; weights, sums and the optimizer's state stay float32.
 
     `compute_dtype` is what values are rounded to at kernel edges, `precision_opt_level` says which (docs/precision.md).
     With `scales_loss`, backward takes a loss scale: its value is data, not part of the program.

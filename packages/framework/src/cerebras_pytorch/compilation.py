@@ -2,8 +2,8 @@
 
 import time
 
-from pydantic import JsonValue
 import torch
+from pydantic import JsonValue
 from torch import nn
 from torch.optim import Optimizer
 
@@ -50,12 +50,12 @@ def compile(  # noqa: A001 (the name scripts use)
     context = active_context()
     _refuse_wrong_arguments(context, model, optimizer, criterion, train_loader)
     settings = context.settings
+    precision = mixed_precision or MixedPrecision(torch.float32)
     parts = Parts(
         model=model,
         optimizer=optimizer,
         criterion=criterion,
         loader=train_loader,
-    precision = mixed_precision or MixedPrecision(torch.float32)
         batch=divide(train_loader.first_batch()),
         options=CompileOptions(
             system=settings.system,
@@ -64,12 +64,12 @@ def compile(  # noqa: A001 (the name scripts use)
             execution_mode=settings.execution_mode,
             micro_batch=settings.micro_batch_size,
         ),
+        loss_scaler=precision.loss_scaler(),
     )
     if context.process.planning:
         context.process.captured = _captured(parts, settings)
         raise CompilePhaseEnd
     if context.process.stage != StageKind.EXECUTE:
-        loss_scaler=precision.loss_scaler(),
         _ensure_artifact(context, parts)
     if context.process.stage == StageKind.COMPILE:
         raise CompilePhaseEnd
