@@ -43,7 +43,11 @@ class KernelReport(ContractModel):
 
 
 class Report(ContractModel):
-    """Rates in samples/s of device time, all systems together; utilisation as a fraction of the dense peak."""
+    """Rates in samples/s of device time, all systems together; utilisation as a fraction of the dense peak.
+
+    `outside_layers_seconds` is the part of a weight-streaming step that is in no layer: fixed time of the step and
+    waiting for the input.
+    """
 
     artifact_key: str
     system: str
@@ -53,6 +57,7 @@ class Report(ContractModel):
     batch_size: int
     micro_batch: int
     step_seconds: float
+    outside_layers_seconds: float
     samples_per_second: float
     compute_samples_per_second: float
     transmission_samples_per_second: float

@@ -29,6 +29,7 @@ def build_report(key: str, plan: Plan, graph: KernelGraph, options: CompileOptio
         batch_size=plan.batch_size,
         micro_batch=plan.micro_batch,
         step_seconds=plan.step_seconds,
+        outside_layers_seconds=_outside_layers_seconds(plan),
         samples_per_second=plan.samples_per_second,
         compute_samples_per_second=_rate(plan, _compute_cycles(plan)),
         transmission_samples_per_second=_rate(plan, _transmission_cycles(plan, system)),
@@ -45,6 +46,13 @@ def build_report(key: str, plan: Plan, graph: KernelGraph, options: CompileOptio
         warnings=plan.warnings,
         trust=plan.trust,
     )
+
+
+def _outside_layers_seconds(plan: Plan) -> float:
+    if plan.regions:
+        return 0.0
+    cycles = plan.step_cycles - plan.micro_batches_per_step * sum(layer.total_cycles for layer in plan.layers)
+    return cycles / plan.clock_hz
 
 
 def _compute_cycles(plan: Plan) -> float:

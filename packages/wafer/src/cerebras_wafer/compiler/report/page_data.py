@@ -22,6 +22,7 @@ def page_data(plan: Plan, report: Report) -> dict[str, Any]:
         "sram_bytes_per_pe": report.memory.wafer_sram_bytes // report.total_pes,
         "micro_batch": plan.micro_batch,
         "micro_batches": plan.micro_batches_per_step,
+        "step_cycles": plan.step_cycles,
         "layers": _layers(plan, report),
         "regions": _regions(plan),
         "routes": _routes(plan),
@@ -32,9 +33,6 @@ def page_data(plan: Plan, report: Report) -> dict[str, Any]:
         "visits": [
             [visit.region, visit.phase, round(visit.start_cycles), round(visit.end_cycles)]
             for visit in sample_visits(plan)
-        ],
-        "candidates": [
-            [tried.micro_batch, _short(tried.samples_per_second), tried.chosen] for tried in plan.candidates
         ],
     }
 

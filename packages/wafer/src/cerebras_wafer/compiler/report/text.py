@@ -44,9 +44,14 @@ def _step(report: Report) -> list[str]:
         ("Transmission Samples/s", readable_rate(report.transmission_samples_per_second)),
         ("Active PEs", f"{report.active_pes:,} of {report.total_pes:,}"),
         ("Compute Utilization", f"{report.compute_utilization:.4%}"),
-        ("Step time", f"{readable_seconds(report.step_seconds)}, bound by {report.bound}"),
+        ("Step time", f"{readable_seconds(report.step_seconds)}, bound by {report.bound}{_outside(report)}"),
         ("Estimate", report.trust.statement),
     )
+
+
+def _outside(report: Report) -> str:
+    seconds = report.outside_layers_seconds
+    return f"; {readable_seconds(seconds)} of it in no layer: fixed time and waiting for the input" if seconds else ""
 
 
 def _memory(report: Report) -> list[str]:

@@ -1,5 +1,6 @@
 """Timelines of a plan: who works when, as spans to draw."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -41,7 +42,7 @@ def micro_batch_spans(plan: Plan) -> list[Span]:
 
 
 def _forward(spans: list[Span], index: int, layer: LayerPlan, now: int) -> int:
-    ready = now + max(layer.forward_cycles, layer.weights_in_cycles)
+    ready = now + _phase_cycles(layer, Phase.FORWARD)
     end = ready + layer.overhead_cycles // 3
     spans += [
         Span(Lane.WEIGHTS_IN, index, Phase.FORWARD, now, now + layer.weights_in_cycles),
@@ -53,16 +54,25 @@ def _forward(spans: list[Span], index: int, layer: LayerPlan, now: int) -> int:
 
 def _backward(spans: list[Span], index: int, layer: LayerPlan, now: int) -> int:
     weights_end = now + layer.weights_in_cycles
-    gradients_end = weights_end + layer.gradients_out_cycles
-    ready = now + max(layer.backward_cycles, gradients_end - now)
-    end = now + layer.total_cycles - max(layer.forward_cycles, layer.weights_in_cycles) - layer.overhead_cycles // 3
+    ready = now + layer.total_cycles - layer.overhead_cycles - _phase_cycles(layer, Phase.FORWARD)
+    end = ready + layer.overhead_cycles - layer.overhead_cycles // 3
     spans += [
         Span(Lane.WEIGHTS_IN, index, Phase.BACKWARD, now, weights_end),
         Span(Lane.COMPUTE, index, Phase.BACKWARD, now, now + layer.backward_cycles),
-        Span(Lane.GRADIENTS_OUT, index, Phase.BACKWARD, weights_end, gradients_end),
+        Span(Lane.GRADIENTS_OUT, index, Phase.BACKWARD, weights_end, weights_end + layer.gradients_out_cycles),
         Span(Lane.OVERHEAD, index, Phase.BACKWARD, ready, end),
     ]
     return end
+
+
+def _phase_cycles(layer: LayerPlan, phase: Phase) -> int:
+    """Cycles of a layer's forward or backward without the fixed time: the longer of computing and streaming, and
+    its part of what neither explains (overlap that is not perfect, spilled activations)."""
+    forward = max(layer.forward_cycles, layer.weights_in_cycles)
+    backward = max(layer.backward_cycles, layer.weights_in_cycles + layer.gradients_out_cycles)
+    longer = forward if phase == Phase.FORWARD else backward
+    both = layer.total_cycles - layer.overhead_cycles
+    return round(both * longer / max(forward + backward, 1))
 
 
 @dataclass(frozen=True)
@@ -77,24 +87,50 @@ class Visit:
 
 
 def sample_visits(plan: Plan) -> list[Visit]:
-    """The way of one sample through a pipelined plan, forward and back, in the order of the kernels.
+    """The way of one sample through a pipelined plan, forward along the routes and back against them.
 
-    A region's cycles are divided among its kernels as the kernels' own cycles are.
+    A region begins when all that it reads from is done. Its cycles are divided between forward and backward as
+    those of its kernels are.
     """
     places = {region.name: index for index, region in enumerate(plan.regions)}
-    kernels = [kernel for kernel in plan.kernels if kernel.layer in places and kernel.phase != Phase.UPDATE]
-    whole = dict.fromkeys(places, 0)
-    for kernel in kernels:
-        whole[kernel.layer] += kernel.cycles
-    visits: list[Visit] = []
-    now = 0.0
-    for kernel in kernels:
-        region = places[kernel.layer]
-        end = now + plan.regions[region].cycles * kernel.cycles / max(whole[kernel.layer], 1)
-        phase = Phase.BACKWARD if kernel.phase == Phase.BACKWARD else Phase.FORWARD
-        if visits and (visits[-1].region, visits[-1].phase) == (region, phase):
-            visits[-1] = Visit(region, phase, visits[-1].start_cycles, end)
-        else:
-            visits.append(Visit(region, phase, now, end))
-        now = end
-    return visits
+    routes = [
+        (places[route.source], places[route.target])
+        for route in plan.routes
+        if route.source in places and route.target in places
+    ]
+    forward, backward = _cycles_of_regions(plan, places)
+    there = _longest_ways(range(len(places)), routes, forward, [0.0] * len(places))
+    back = _longest_ways(range(len(places))[::-1], [(target, source) for source, target in routes], backward, there)
+    return [
+        Visit(region, phase, ends[region] - cycles[region], ends[region])
+        for phase, ends, cycles in ((Phase.FORWARD, there, forward), (Phase.BACKWARD, back, backward))
+        for region in range(len(places))
+    ]
+
+
+def _cycles_of_regions(plan: Plan, places: dict[str, int]) -> tuple[list[float], list[float]]:
+    """Cycles that a sample takes in each region, forward and backward."""
+    kernels = {Phase.FORWARD: [0] * len(places), Phase.BACKWARD: [0] * len(places)}
+    for kernel in plan.kernels:
+        if kernel.layer in places and kernel.phase != Phase.UPDATE:
+            phase = Phase.BACKWARD if kernel.phase == Phase.BACKWARD else Phase.FORWARD
+            kernels[phase][places[kernel.layer]] += kernel.cycles
+    shares = [
+        there / max(there + back, 1)
+        for there, back in zip(kernels[Phase.FORWARD], kernels[Phase.BACKWARD], strict=True)
+    ]
+    forward = [region.cycles * share for region, share in zip(plan.regions, shares, strict=True)]
+    return forward, [region.cycles - there for region, there in zip(plan.regions, forward, strict=True)]
+
+
+def _longest_ways(
+    order: Iterable[int], edges: Iterable[tuple[int, int]], cycles: Sequence[float], earliest: Sequence[float]
+) -> list[float]:
+    """When each region is done, if it begins at its `earliest` and after all that have an edge to it."""
+    before: dict[int, list[int]] = {}
+    for source, target in edges:
+        before.setdefault(target, []).append(source)
+    ends = list(earliest)
+    for region in order:
+        ends[region] = max([ends[region], *(ends[source] for source in before.get(region, []))]) + cycles[region]
+    return ends

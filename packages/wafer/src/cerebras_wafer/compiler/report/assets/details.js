@@ -6,7 +6,7 @@ function facts(rows) {
 function showRegion(index) {
   const region = data.regions[index];
   const linked = (end) => data.routes.filter((route) => route[end] === index);
-  const others = (end, other) => linked(end).map((route) => data.regions[route[other]].name);
+  const others = (end, other) => linked(end).map((route) => `${data.regions[route[other]].name} (${number(route[2])} hop${route[2] === 1 ? "" : "s"}, colour ${route[3]}, ${size(route[4])})`);
   by("details").replaceChildren(
     html("h3", {}, region.name),
     html("p", { class: "kind" }, `${region.kind}, ${region.kernels} kernel${region.kernels === 1 ? "" : "s"}`),

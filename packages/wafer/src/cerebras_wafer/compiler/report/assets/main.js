@@ -17,5 +17,5 @@ if (parts.length) {
 drawKernels();
 by("wafer-caption").textContent = `${number(data.columns)} × ${number(data.rows)} PEs, to scale. ` + (streaming
   ? "One layer at a time has the whole fabric: areas are shares of every PE's memory, not places on the wafer."
-  : "Each rectangle is the part of the fabric that a region has for itself.");
+  : "Each rectangle is the part of the fabric that a region has for itself. Routes are drawn from middle to middle.");
 document.documentElement.dataset.drawn = "yes";

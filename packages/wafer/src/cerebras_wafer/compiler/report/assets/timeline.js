@@ -21,6 +21,7 @@ function drawStreaming(select) {
     const [picture, slots] = streamingPicture(whole, (roomFor(place) - 4) * zoom, select);
     picture.style.width = `${100 * zoom}%`;
     place.replaceChildren(picture);
+    by("step-drawing").replaceChildren(stepPicture(whole, roomFor(place) - 4));
     allSlots = slots;
     light();
   };
@@ -38,7 +39,7 @@ function drawStreaming(select) {
       place.scrollLeft = Number(chosen.outline.getAttribute("x")) - roomFor(place) / 2;
     }, "Magnify"));
   }
-  legend(by("timeline-legend"), [["var(--forward)", "compute, forward"], ["var(--backward)", "compute, backward"], ["var(--weights)", "weights in"], ["var(--gradients)", "gradients out"], ["var(--overhead)", "fixed time of a layer"]]);
+  legend(by("timeline-legend"), [["var(--forward)", "compute, forward"], ["var(--backward)", "compute, backward"], ["var(--weights)", "weights in"], ["var(--gradients)", "gradients out"], ["var(--overhead)", "fixed time of a layer"], ...(data.step_cycles > data.micro_batches * whole ? [["var(--accent)", "step: fixed time, waiting for input"]] : [])]);
   streamingLede(whole);
   draw();
   addEventListener("resize", draw);
@@ -49,11 +50,25 @@ function streamingLede(whole) {
   const sum = (pick) => data.layers.reduce((total, layer) => total + pick(layer), 0);
   const compute = sum((layer) => layer.forward_cycles + layer.backward_cycles);
   const streamed = sum((layer) => 2 * layer.weights_in_cycles + layer.gradients_out_cycles);
-  const fixed = sum((layer) => layer.overhead_cycles);
+  const fixed = sum((layer) => layer.overhead_cycles), outside = data.step_cycles - data.micro_batches * whole;
   by("timeline-lede").textContent =
     `${cyclesTime(whole)} for ${number(data.micro_batch)} samples, ${number(data.micro_batches)} time${data.micro_batches === 1 ? "" : "s"} a step. ` +
     `The wafer computes for ${percent(compute / whole)} of it, weights and gradients stream for ${percent(streamed / whole)}, ` +
-    `${percent(fixed / whole)} is the fixed time of layers. Pick a layer to see how it fills the wafer.`;
+    `${percent(fixed / whole)} is the fixed time of layers. ${outside > 0 ? `${cyclesTime(outside)} of the step is in no layer: its fixed time, and waiting for the input. ` : ""}Pick a layer to see how it fills the wafer.`;
+}
+
+// The whole step above the one micro-batch that is drawn below: how often it passes, and what is in none.
+function stepPicture(whole, width) {
+  const left = 92, wide = width - left - 8, height = 16, count = data.micro_batches, shown = Math.min(count, 200);
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height + 22}` });
+  picture.append(svg("text", { class: "lane-label", x: left - 10, y: 13, "text-anchor": "end" }, "the step"));
+  const layers = (whole * count * wide) / data.step_cycles, outside = data.step_cycles - whole * count;
+  for (let index = 0; index < shown; index += 1) {
+    picture.append(svg("rect", { class: "micro-batch", x: left + (index * layers) / shown, y: 2, width: layers / shown - gap(layers / shown), height, fill: index ? "var(--line)" : "var(--muted)" }));
+  }
+  if (outside > 0) picture.append(svg("rect", { class: "outside", x: left + layers, y: 2, width: wide - layers, height, fill: "var(--accent)" }));
+  picture.append(svg("path", { class: "axis", fill: "none", d: `M${left} 19v2L${left} 36M${left + layers / shown} 19L${left + wide} 36` }));
+  return picture;
 }
 
 function streamingPicture(whole, width, select) {
