@@ -4,7 +4,7 @@ manifest.json   `Manifest`: what the artifact is made of and for, and the digest
 plan.json       `plans.Plan`: what runs where, when, in how many cycles
 report.json     `reports.Report`;  report.txt and report.html  the same for people
 kernels.txt     the kernel graph, from which the step can be planned again for another system or batch
-forward.pt2  loss.pt2  backward.pt2  update.pt2  evaluate.pt2    serialized functional ATen programs
+forward.pt2  loss.pt2  backward.pt2  evaluate.pt2  update_0.pt2 ...    serialized functional ATen programs
 """
 
 from enum import StrEnum
@@ -24,17 +24,20 @@ KERNELS_FILE = "kernels.txt"
 
 
 class ProgramName(StrEnum):
-    """FORWARD, LOSS, BACKWARD and UPDATE are one training step; EVALUATE is the forward pass in eval mode."""
+    """FORWARD, LOSS and BACKWARD, then the updates, are one training step; EVALUATE is forward in eval mode."""
 
     FORWARD = "forward"
     LOSS = "loss"
     BACKWARD = "backward"
-    UPDATE = "update"
     EVALUATE = "evaluate"
 
     @property
     def file_name(self) -> str:
         return f"{self}.pt2"
+
+
+def update_file_name(number: int) -> str:
+    return f"update_{number}.pt2"
 
 
 class TensorSpec(ContractModel):
@@ -121,6 +124,20 @@ class ProgramSpec(ContractModel):
     outputs: list[str]
 
 
+class UpdateSpec(ContractModel):
+    """A program that updates parameters that are alike, in one call for each entry of `calls`.
+
+    Its inputs and outputs count the parameters of a call: `parameter:0`, `gradient:0`, `state:0/exp_avg`;
+    `rate:1` is the learning rate of parameter group 1. An entry of `calls` names the parameters: one, unless the
+    optimizer updates several together.
+    """
+
+    file: str
+    inputs: list[str]
+    outputs: list[str]
+    calls: list[list[str]]
+
+
 class Versions(ContractModel):
     """Versions that are ingredients of an artifact's key."""
 
@@ -153,5 +170,6 @@ class Manifest(ContractModel):
     """How the flat outputs are nested in what the model returns, as PyTorch's pytree writes it."""
     optimizer: OptimizerSpec
     programs: dict[ProgramName, ProgramSpec]
+    updates: list[UpdateSpec]
     digests: dict[str, str]
     """sha256 of every file of the artifact but this one, by name."""

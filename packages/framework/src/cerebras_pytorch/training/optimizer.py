@@ -40,26 +40,19 @@ class CompiledUpdate:
         self._refuse_changed_constants()
         self._refuse_new_parameters()
         if self._check_finite:
-            finite = all_finite([slot.parameter.grad for slot in self._slots if slot.parameter.grad is not None])
+            finite = all_finite(list(self._gradients().values()))
             self.loss_scaler.step_is_over(finite)
             if not finite:
                 return False
         _call(self._optimizer, self._optimizer._optimizer_step_pre_hooks)
-        self._update()
+        rates = {f"rate:{number}": rate for number, rate in enumerate(learning_rates(self._optimizer))}
+        self._engine.update({**self.tensors(), **self._gradients(), **rates})
         _call(self._optimizer, self._optimizer._optimizer_step_post_hooks)
         return True
 
-    def _update(self) -> None:
-        gradients = [_gradient(slot.parameter) for slot in self._slots]
-        tensors = {f"rate:{number}": rate for number, rate in enumerate(learning_rates(self._optimizer))}
-        for slot, gradient in zip(self._slots, gradients, strict=True):
-            tensors[f"gradient:{slot.name}"] = gradient
-        in_place = self.tensors()
-        updated = self._engine.update({**tensors, **in_place})
-        frozen = {slot.name for slot in self._slots if slot.parameter.grad is None}
-        kept = {role: value for role, value in updated.items() if _parameter_of(role) not in frozen}
-        with torch.no_grad():
-            torch._foreach_copy_([in_place[role] for role in kept], list(kept.values()))
+    def _gradients(self) -> dict[str, torch.Tensor]:
+        pairs = ((slot.name, slot.parameter.grad) for slot in self._slots)
+        return {f"gradient:{name}": gradient for name, gradient in pairs if gradient is not None}
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Trained parameters and optimizer state, by role."""
@@ -91,23 +84,13 @@ class CompiledUpdate:
                     )
 
 
-def _call(optimizer: Optimizer, hooks: Mapping[int, Callable[..., Any]]) -> None:
-    for hook in hooks.values():
-        hook(optimizer, (), {})
-
-
 def _changed(message: str, advice: str) -> ReportedError:
     return ReportedError(ErrorReport(code=ErrorCode.RUN_HYPERPARAMETER_CHANGED, message=message, advice=advice))
 
 
-def _parameter_of(role: str) -> str:
-    """The parameter that `parameter:NAME` or `state:NAME/key` belongs to."""
-    name = role.split(":", 1)[1]
-    return name.rsplit("/", 1)[0] if role.startswith("state:") else name
-
-
-def _gradient(parameter: nn.Parameter) -> torch.Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+def _call(optimizer: Optimizer, hooks: Mapping[int, Callable[..., Any]]) -> None:
+    for hook in hooks.values():
+        hook(optimizer, (), {})
 
 
 def replace_step(optimizer: Optimizer, step: Any) -> None:

@@ -62,11 +62,11 @@ def compile_step(step: TrainingStep, options: CompileOptions, log: Log) -> Compi
     versions = compiler_versions()
     round_at_kernel_edges(step.evaluate, options.precision)
     programs, graph = kernel_graph(step, options, log)
-    programs |= {ProgramName.UPDATE: step.update, ProgramName.EVALUATE: step.evaluate}
+    programs[ProgramName.EVALUATE] = step.evaluate
     if options.precision.scales_loss:  # outside of the wafer's kernels, where gradients come and go in float32
         programs[ProgramName.BACKWARD] = scale_gradients(programs[ProgramName.BACKWARD])
     plan = plan_graph(graph, options, system, log)
-    key = artifact_key(programs, options, system, versions)
+    key = artifact_key(programs, step.updates, options, system, versions)
     return Compiled(
         key, step, options, versions, programs, graph, plan, build_report(key, plan, graph, options, system)
     )

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule
 
-from cerebras_contract.artifacts import ProgramName
+from cerebras_contract.artifacts import ProgramName, UpdateSpec
 from cerebras_wafer.compiler.frontends.training_step import SCALE
 from cerebras_wafer.simulator.load import Artifact
 from cerebras_wafer.simulator.loss_scale import LossScaler
@@ -32,6 +33,8 @@ class Engine:
     def __init__(self, artifact: Artifact, seed: int, loss_scaler: LossScaler | None = None) -> None:
         self._programs = artifact.programs
         self._specs = artifact.manifest.programs
+        self._updates = artifact.updates
+        self._update_specs = artifact.manifest.updates
         self._loss_scaler = loss_scaler or LossScaler()
         self.random_state: Tensor = torch.Generator().manual_seed(seed).get_state()
 
@@ -63,12 +66,14 @@ class Engine:
             results = self._programs[ProgramName.BACKWARD](saved)
         return {role.removeprefix("gradient:"): value for role, value in zip(spec.outputs, results, strict=True)}
 
-    def update(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The optimizer's update: `tensors` and what is returned go by the roles of the program."""
-        spec = self._specs[ProgramName.UPDATE]
+    def update(self, tensors: Mapping[str, Tensor]) -> None:
+        """Update parameters and optimizer state in place. `tensors` go by `parameter:NAME`, `gradient:NAME`,
+        `state:NAME/key` and `rate:0`; a parameter without a gradient stays as it is, with its state."""
         with torch.no_grad():
-            results = self._programs[ProgramName.UPDATE]([tensors[role] for role in spec.inputs])
-        return dict(zip(spec.outputs, results, strict=True))
+            for program, spec in zip(self._updates, self._update_specs, strict=True):
+                for names in spec.calls:
+                    if any(f"gradient:{name}" in tensors for name in names):
+                        _update_in_place(program, spec, names, tensors)
 
     def _forward(self, name: ProgramName, weights: Mapping[str, Tensor], inputs: Sequence[Tensor]) -> ForwardResult:
         spec = self._specs[name]
@@ -93,3 +98,30 @@ class Engine:
         finally:
             self.random_state = torch.get_rng_state()
             torch.set_rng_state(outside)
+
+
+def _update_in_place(program: GraphModule, spec: UpdateSpec, names: list[str], tensors: Mapping[str, Tensor]) -> None:
+    """One call of an update program. Where several parameters are updated together, one without a gradient has a
+    gradient of zero for the others' sake, and stays."""
+    roles = [_role_in_call(role, names) for role in spec.inputs]
+    missing = [name for name in names if f"gradient:{name}" not in tensors]
+    zeros = {f"gradient:{name}": torch.zeros_like(tensors[f"parameter:{name}"]) for name in missing}
+    results = program([zeros[role] if role in zeros else tensors[role] for role in roles])
+    written = [_role_in_call(role, names) for role in spec.outputs]
+    kept = [(role, result) for role, result in zip(written, results, strict=True) if _owner(role) not in missing]
+    torch._foreach_copy_([tensors[role] for role, _ in kept], [result for _, result in kept])
+
+
+def _role_in_call(role: str, names: list[str]) -> str:
+    """`state:0/exp_avg` of a program is `state:conv.weight/exp_avg` of a call for `conv.weight`."""
+    kind, rest = role.split(":", 1)
+    if kind == "rate":
+        return role
+    number, slash, key = rest.partition("/")
+    return f"{kind}:{names[int(number)]}{slash}{key}"
+
+
+def _owner(role: str) -> str:
+    """The parameter that `parameter:NAME` or `state:NAME/key` belongs to."""
+    name = role.split(":", 1)[1]
+    return name.rsplit("/", 1)[0] if role.startswith("state:") else name

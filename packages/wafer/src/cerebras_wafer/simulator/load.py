@@ -23,6 +23,8 @@ class Artifact:
     manifest: Manifest
     plan: Plan
     programs: dict[ProgramName, GraphModule]
+    updates: list[GraphModule]
+    """In the order of the manifest's."""
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -57,6 +59,7 @@ def load_artifact(folder: Path) -> Artifact:
         manifest=manifest,
         plan=Plan.model_validate_json((folder / PLAN_FILE).read_bytes()),
         programs={name: _load_program(folder / spec.file) for name, spec in manifest.programs.items()},
+        updates=[_load_program(folder / spec.file) for spec in manifest.updates],
     )
 
 

@@ -34,6 +34,17 @@ class Program:
 
 
 @dataclass(frozen=True)
+class Update:
+    """An optimizer's update of parameters that are alike, one call for each entry of `calls`.
+
+    Roles count the parameters of a call (`parameter:0`, `state:0/exp_avg`); an entry names them.
+    """
+
+    program: Program
+    calls: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
 class WaferStep:
     """What the wafer does in one training step: forward, loss and backward, without the update beside it.
 
@@ -56,9 +67,9 @@ class WaferStep:
 
 @dataclass(frozen=True)
 class TrainingStep(WaferStep):
-    """A whole captured training step: also the update, and forward in eval mode."""
+    """A whole captured training step: also the updates, and forward in eval mode."""
 
-    update: Program
+    updates: tuple[Update, ...]
     evaluate: Program
     in_eval_mode: tuple[str, ...]
     output_tree: str
