@@ -227,3 +227,41 @@ def test_the_stage_shown_is_the_one_the_job_is_in_or_ended_in(compile_status, ex
 def test_a_broken_url_is_bad_input(command, connected, monkeypatch):
     monkeypatch.setenv(URL_VARIABLE, "http://host:port")
     assert command("jobs", "list") == 2
+
+
+def test_a_system_from_a_file_is_submitted_by_its_path_in_the_bundle(
+    connected, stand_in, command, tmp_path, monkeypatch
+):
+    (tmp_path / "code" / "specs").mkdir(parents=True)
+    (tmp_path / "code" / "train.py").write_text("print()")
+    (tmp_path / "code" / "specs" / "wse4.yaml").write_text("like: cs-3\n")
+    monkeypatch.chdir(tmp_path)
+    assert command("submit", "code/train.py", "--system", "code/specs/wse4.yaml", "--detach") == 0
+    assert command("submit", "code/train.py", "--set", "runconfig.system=./specs/wse4.yaml", "--detach") == 0
+    assert {spec.configuration.runconfig.system for spec in stand_in.specs.values()} == {"specs/wse4.yaml"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--system", "out.yaml"), "--system out.yaml is not in code: choose a --root that holds it."),
+        (("--set", "runconfig.system=/tmp/out.yaml"), "the system /tmp/out.yaml is not in code"),
+        (("--set", "runconfig.system=../out.yaml"), "the system ../out.yaml is not in code"),
+        (("--set", "runconfig.system=none.yaml"), "cannot read the system code/none.yaml: No such file"),
+        (("--system", "code/wrong.yaml"), "code/wrong.yaml:2: unknown key 'fabric_row' (column 1)"),
+        (("--system", "code/ignored.yaml"), "the system ignored.yaml is left out by an ignore rule."),
+    ],
+)
+def test_a_system_that_is_wrong_or_does_not_travel_is_not_submitted(
+    connected, stand_in, command, capfd, tmp_path, monkeypatch, words, said
+):
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("print()")
+    (tmp_path / "code" / ".cerebrasignore").write_text("ignored.yaml\n")
+    for name in ("out", "code/ignored"):
+        (tmp_path / f"{name}.yaml").write_text("like: cs-3\n")
+    (tmp_path / "code" / "wrong.yaml").write_text("like: cs-3\nfabric_row: 1\n")
+    monkeypatch.chdir(tmp_path)
+    assert command("submit", "code/train.py", *words, "--detach") == 2
+    assert said in capfd.readouterr().err
+    assert stand_in.specs == {}
