@@ -141,9 +141,9 @@ function ticks(span, count) {
   return Array.from({ length: Math.floor(span / step) + 1 }, (_, index) => index * step);
 }
 
-const kernelNames = Object.fromEntries(data.kernels.names.map((name, index) => [name, index]));
-const kernels = data.kernels.rows.map((row) => Object.fromEntries(data.kernels.names.map((name) => [name, row[kernelNames[name]]])));
-const kernelsOf = Map.groupBy ? Map.groupBy(kernels, (kernel) => kernel.layer) : kernels.reduce(
-  (groups, kernel) => groups.set(kernel.layer, [...(groups.get(kernel.layer) ?? []), kernel]), new Map());
+const named = (row) => Object.fromEntries(data.kernels.names.map((name, index) => [name, row[index]]));
+const kernels = data.kernels.rows.map(named);
+const kernelsOf = new Map(); // by layer or region
+for (const kernel of kernels) kernelsOf.set(kernel.layer, [...(kernelsOf.get(kernel.layer) ?? []), kernel]);
 const alike = new Map();
 for (const layer of data.layers) alike.set(layer.planned_as, (alike.get(layer.planned_as) ?? 0) + 1);

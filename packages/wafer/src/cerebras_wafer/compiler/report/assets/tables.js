@@ -51,7 +51,7 @@ function sortable({ place, controls, columns, rows, sort, limit, search, pick, i
 const bar = (share) => svg("svg", { class: "bar", viewBox: "0 0 100 12", preserveAspectRatio: "none", "aria-hidden": "true" }, svg("rect", { width: Math.max(0.4, 100 * share), height: 12, rx: 0.5 }));
 const times = (count) => (count > 1 ? [html("span", { class: "count" }, `× ${count}`)] : []);
 const dot = (kind) => style(html("i", { class: "dot" }), { background: KINDS[kind] ?? KINDS.layout });
-const column = (key, title, value, cell, more = {}) => ({ key, title, value, cell, number: typeof more.number === "boolean" ? more.number : true, ...more });
+const column = (key, title, value, cell, more = {}) => ({ key, title, value, cell, number: true, ...more });
 
 function drawLayers(select, isSelected) {
   const rows = data.layers.map((layer, index) => ({ ...layer, index, count: alike.get(layer.planned_as) })).filter((layer) => layer.planned_as === layer.name);

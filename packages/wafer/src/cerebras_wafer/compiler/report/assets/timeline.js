@@ -64,7 +64,7 @@ function stepPicture(whole, width) {
   picture.append(svg("text", { class: "lane-label", x: left - 10, y: 13, "text-anchor": "end" }, "the step"));
   const layers = (whole * count * wide) / data.step_cycles, outside = data.step_cycles - whole * count;
   for (let index = 0; index < shown; index += 1) {
-    picture.append(svg("rect", { class: "micro-batch", x: left + (index * layers) / shown, y: 2, width: layers / shown - gap(layers / shown), height, fill: index ? "var(--line)" : "var(--muted)" }));
+    picture.append(svg("rect", { class: "micro-batch", x: left + (index * layers) / shown, y: 2, width: layers / shown - gap(layers / shown), height, fill: index ? "var(--overhead)" : "var(--muted)" }));
   }
   if (outside > 0) picture.append(svg("rect", { class: "outside", x: left + layers, y: 2, width: wide - layers, height, fill: "var(--accent)" }));
   picture.append(svg("path", { class: "axis", fill: "none", d: `M${left} 19v2L${left} 36M${left + layers / shown} 19L${left + wide} 36` }));
