@@ -61,7 +61,7 @@ def test_the_text_has_the_fields_and_rows_of_a_compile_report():
     assert re.search(r"^Samples/s +40\.8 \(off by 3\.7% in the mean, 12\.8% at worst\)$", text, re.MULTILINE)
     for field in ("Compute Samples/s", "Transmission Samples/s", "Active PEs", "Compute Utilization"):
         assert re.search(rf"^{field} +[\d.,]+", text, re.MULTILINE), field
-    assert re.search(r"^  blocks\.0 +x 96 +16\.00 ms ", text, re.MULTILINE)
+    assert re.search(r"^  blocks\.0 +x 96 +16\.00 ms +4,000 ", text, re.MULTILINE)
     assert len(re.findall(r"^  forward\.blocks", text, re.MULTILINE)) == 20
     assert re.search(r"^ +16 .* chosen$", text, re.MULTILINE)
     assert "train.py:24: head: 10 outputs are not a multiple of 16 (about 11% of the rate) [compile.unaligned]" in text
@@ -71,7 +71,8 @@ def test_the_text_of_a_pipelined_plan_has_its_regions():
     plan = pipelined_plan()
     text = report_text(report_of(plan))
     (row,) = re.findall(r"^  blocks\.3\.2 .*$", text, re.MULTILINE)
-    assert f"{plan.regions[17].processing_elements:,}" in row
+    assert f" {plan.regions[17].processing_elements:,} " in row
+    assert f" {plan.regions[17].samples_per_second:,.0f} " in row
     assert "Micro-batches tried" not in text
 
 

@@ -24,7 +24,7 @@ def report_text(report: Report) -> str:
         [f"Compile report for {report.artifact_key}", SIMULATED],
         _step(report),
         _memory(report),
-        _table("Layers" if report.mode == "weight_streaming" else "Regions", *_layers(rows.layers)),
+        _table("Layers" if report.mode == "weight_streaming" else "Regions", *_layers(rows.layers, report.batch_size)),
         _table("Kernels", *_kernels(rows.kernels)),
         _candidates(report),
         _warnings(report.warnings),
@@ -70,13 +70,14 @@ def _memory(report: Report) -> list[str]:
     )
 
 
-def _layers(rows: Iterable[tuple[LayerReport, int]]) -> tuple[list[str], list[list[str]]]:
-    head = ["name", "", "time", "utilization", "PEs", "SRAM/PE", "weights", "output", "off-wafer", "bound"]
+def _layers(rows: Iterable[tuple[LayerReport, int]], batch_size: int) -> tuple[list[str], list[list[str]]]:
+    head = ["name", "", "time", "samples/s", "utilization", "PEs", "SRAM/PE", "weights", "output", "off-wafer", "bound"]
     return head, [
         [
             layer.name,
             _times(count),
             readable_seconds(layer.seconds),
+            readable_rate(batch_size / layer.seconds) if layer.seconds else "",
             f"{layer.utilization:.2%}",
             f"{layer.active_pes:,}",
             readable_sram(layer.sram_bytes_per_pe),
