@@ -20,7 +20,7 @@ function plate(inside) {
   }
   for (const row of ticks(data.rows, 9).slice(1)) {
     fabric.append(svg("line", { class: "plate-line", y1: row * scale, y2: row * scale, x1: 0, x2: drawn.width }));
-    picture.append(svg("text", { x: GUTTER - 9, y: GUTTER + row * scale + 4, "text-anchor": "end" }, number(row)));
+    picture.append(svg("text", { class: "row-tick", x: GUTTER - 9, y: GUTTER + row * scale + 4, "text-anchor": "end" }, number(row)));
   }
   return picture;
 }
