@@ -15,6 +15,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
+from cerebras_wafer.errors import CompileError
 
 
 @contextmanager
@@ -36,14 +37,28 @@ def fake_mode() -> Iterator[FakeTensorMode]:
 def values_on_the_cpu(mode: FakeTensorMode, *modules: nn.Module) -> Iterator[None]:
     """Put fake tensors of the CPU in the place of parameters and buffers on the meta device; put back at the end.
 
-    A tensor under several names stays one tensor.
+    A tensor under several names stays one tensor. Raises `CompileError` where a tensor without values is neither.
     """
+    for module in modules:
+        _refuse_hidden_tensors(module)
     fakes: dict[Tensor, Tensor] = {}
     with ExitStack() as put_back:
         for part in (part for module in modules for part in module.modules()):
             for tensors in (part._parameters, part._buffers):
                 _replace(mode, tensors, fakes, put_back)
         yield
+
+
+def _refuse_hidden_tensors(module: nn.Module) -> None:
+    """Raise `CompileError` where a tensor without values is no parameter or buffer: it would be a constant."""
+    for path, part in module.named_modules():
+        for name, value in vars(part).items():
+            if isinstance(value, Tensor) and value.is_meta:
+                raise CompileError(
+                    f"{type(part).__name__} has a tensor without values, {f'{path}.{name}'.lstrip('.')}, which is"
+                    " neither a parameter nor a buffer",
+                    advice="Make it a buffer, with register_buffer(name, tensor, persistent=False).",
+                )
 
 
 def _replace(mode: FakeTensorMode, tensors: dict[str, Any], fakes: dict[Tensor, Tensor], put_back: ExitStack) -> None:
