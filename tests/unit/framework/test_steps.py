@@ -136,7 +136,7 @@ def test_wrong_arguments_of_compile_say_what_to_pass():
     data = cbt.utils.data.DataLoader(loader())
     with cbt.init_context():
         with pytest.raises(cbt.CompileError, match=r"cbt\.utils\.data\.DataLoader\(loader\)"):
-            cbt.compile(model, sgd(model.parameters()), nn.CrossEntropyLoss(), loader())
+            cbt.compile(model, sgd(model.parameters()), nn.CrossEntropyLoss(), list(loader()))
         with pytest.raises(cbt.CompileError, match="nn.CrossEntropyLoss"):
             cbt.compile(model, sgd(model.parameters()), nn.functional.cross_entropy, data)
         with pytest.raises(cbt.CompileError, match=r"must return one number, not \[\[8\]\]"):

@@ -1,6 +1,7 @@
 """`compile`: capture the training step, compile it once, and train from the artifact."""
 
 import time
+from typing import Any
 
 import torch
 from pydantic import JsonValue
@@ -10,15 +11,18 @@ from torch.optim import Optimizer
 from cerebras_contract.artifacts import REPORT_PAGE_FILE, REPORT_TEXT_FILE
 from cerebras_contract.digests import sha256_of_json
 from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
-from cerebras_contract.events import ArtifactEvent
+from cerebras_contract.events import ArtifactEvent, WarningEvent
 from cerebras_contract.states import StageKind
 from cerebras_pytorch.amp import MixedPrecision
 from cerebras_pytorch.capture.batch import divide
 from cerebras_pytorch.capture.step import capture_step, capture_wafer_step
 from cerebras_pytorch.context import Context, active_context
+from cerebras_pytorch.data.adopted import AdoptedLoader
+from cerebras_pytorch.data.first_batch import input_limit
 from cerebras_pytorch.data.loader import DataLoader
 from cerebras_pytorch.endings import CompilePhaseEnd
 from cerebras_pytorch.ingredients import ingredients_of, what_changed
+from cerebras_pytorch.limits import compile_limits
 from cerebras_pytorch.log import logger
 from cerebras_pytorch.nn import bare_module
 from cerebras_pytorch.process import Captured
@@ -29,6 +33,7 @@ from cerebras_pytorch.training.start import Parts, start_training
 from cerebras_wafer.compiler.emit import write_artifact
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions
 from cerebras_wafer.compiler.pipeline import compile_step
+from cerebras_wafer.compiler.report.text import warning_text
 from cerebras_wafer.errors import CompileError
 from cerebras_wafer.simulator.load import is_complete, read_manifest
 
@@ -37,7 +42,7 @@ def compile(  # noqa: A001 (the name scripts use)
     model: nn.Module,
     optimizer: Optimizer,
     criterion: nn.Module,
-    train_loader: DataLoader,
+    train_loader: DataLoader | torch.utils.data.DataLoader[Any],
     mixed_precision: MixedPrecision | None = None,
 ) -> CompiledModel:
     """Compile one training step and return the model that runs it.
@@ -48,6 +53,7 @@ def compile(  # noqa: A001 (the name scripts use)
     Raises `CompileError` where the step cannot be mapped onto a wafer.
     """
     context = active_context()
+    train_loader = _wrapped(context, train_loader)
     _refuse_wrong_arguments(context, model, optimizer, criterion, train_loader)
     settings = context.settings
     precision = mixed_precision or MixedPrecision(torch.float32)
@@ -56,7 +62,7 @@ def compile(  # noqa: A001 (the name scripts use)
         optimizer=optimizer,
         criterion=criterion,
         loader=train_loader,
-        batch=divide(train_loader.first_batch()),
+        batch=divide(_first_batch(context, train_loader)),
         options=CompileOptions(
             system=settings.system,
             num_csx=settings.num_csx,
@@ -70,11 +76,30 @@ def compile(  # noqa: A001 (the name scripts use)
         context.process.captured = _captured(parts, settings)
         raise CompilePhaseEnd
     if context.process.stage != StageKind.EXECUTE:
-        _ensure_artifact(context, parts)
+        with compile_limits(context.process, settings):
+            _ensure_artifact(context, parts)
     if context.process.stage == StageKind.COMPILE:
         raise CompilePhaseEnd
     context.session, compiled_model = start_training(context.process, settings, context.events, parts, context.put_back)
     return compiled_model
+
+
+def _wrapped(context: Context, loader: DataLoader | torch.utils.data.DataLoader[Any]) -> DataLoader:
+    """A plain torch loader is wrapped, and the loop may go on to use the plain one."""
+    if not isinstance(loader, torch.utils.data.DataLoader):
+        return loader
+    _warn(context, "train_loader is a plain torch DataLoader and is wrapped: cbt.utils.data.DataLoader(loader) does it")
+    return AdoptedLoader(loader)
+
+
+def _first_batch(context: Context, loader: DataLoader) -> Any:
+    with input_limit(context.process, loader.source, context.settings.input_timeout_seconds):
+        return loader.first_batch(context.settings.seed)
+
+
+def _warn(context: Context, message: str) -> None:
+    logger.warning(message)
+    context.events.append(WarningEvent, message=message)
 
 
 def _refuse_wrong_arguments(
@@ -138,6 +163,8 @@ def _compile_into(context: Context, parts: Parts, input_key: str, ingredients: d
     write_artifact(compiled, folder, input_key, ingredients)
     (folder / ".cerebrasignore").write_text("*\n", encoding="utf-8")
     log_report(compiled.report)
+    for warning in compiled.plan.warnings:
+        context.events.append(WarningEvent, message=warning_text(warning))
     logger.info(f"Compile report: {folder.name}/{REPORT_PAGE_FILE} to look at, {REPORT_TEXT_FILE} to read")
     logger.info(f"Compiled {compiled.key} into {folder.name}/ in {time.monotonic() - started:.1f} s")
     return compiled.key

@@ -9,6 +9,7 @@ import runpy
 import signal
 import sys
 import traceback
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import FrameType, TracebackType
 
@@ -17,7 +18,9 @@ from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
 from cerebras_contract.run_directory import RunDirectory, StageResult
 from cerebras_contract.states import StageKind
 from cerebras_pytorch.endings import CompilePhaseEnd, RunStopped
+from cerebras_pytorch.limits import compile_limits
 from cerebras_pytorch.process import Process, set_current_process
+from cerebras_pytorch.settings import resolve
 
 
 def main() -> int:
@@ -66,7 +69,8 @@ def run_script(process: Process, script: str, arguments: list[str]) -> ErrorRepo
     sys.path[0] = str(Path(script).resolve().parent)
     try:
         process.configuration = read_configuration(process.run_directory.config)
-        runpy.run_path(script, run_name="__main__")
+        with _limits(process):
+            runpy.run_path(script, run_name="__main__")
     except CompilePhaseEnd:
         return None
     except RunStopped as stopped:
@@ -79,6 +83,13 @@ def run_script(process: Process, script: str, arguments: list[str]) -> ErrorRepo
     except BaseException as error:
         return _raised_report(error)
     return None
+
+
+def _limits(process: Process) -> AbstractContextManager[None]:
+    """Where a script is run to be compiled, all that it does up to `compile` counts."""
+    if process.stage == StageKind.EXECUTE:
+        return nullcontext()
+    return compile_limits(process, resolve(process.configuration.runconfig))
 
 
 def _result(process: Process, error: ErrorReport | RunStopped | None) -> StageResult:

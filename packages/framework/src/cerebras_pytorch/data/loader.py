@@ -7,21 +7,23 @@ from typing import Any, Protocol
 import torch
 
 from cerebras_contract.errors import ErrorCode
-from cerebras_pytorch.data.random_state import random_state_kept
+from cerebras_pytorch.data.position import Feed, seed_of
+from cerebras_pytorch.data.random_state import random_state_kept, seed_generators
 from cerebras_wafer.errors import CompileError
 
 
 class StepCounter(Protocol):
     """What a loader needs of a training session."""
 
-    def batches(self, source: Iterator[Any]) -> Iterator[Any]: ...
+    def batches(self, feed: Feed, *, leftovers: int) -> Iterator[Any]:
+        """One epoch of `feed`, of which up to so many batches may be smaller than the others."""
 
 
 class DataLoader:
     """Yields the batches of `source`: a torch DataLoader, any iterable of batches, or a function that returns one.
 
-    The loader given to `compile` becomes the training loader: it drops batches that are not of the compiled
-    size, and ends with the last step. Others yield everything there is.
+    The loader given to `compile` becomes the training loader: it drops what is left over at an epoch's end where
+    that fills no batch, and ends with the last step. Others yield everything there is.
     """
 
     def __init__(self, source: Iterable[Any] | Callable[..., Iterable[Any]], *args: Any, **kwargs: Any) -> None:
@@ -31,29 +33,36 @@ class DataLoader:
             raise TypeError(f"a DataLoader wraps an iterable of batches, not {type(source).__name__}")
         self.source: Iterable[Any] = source
         self._counter: StepCounter | None = None
+        self._feed: Feed | None = None
+        self._seed: int | None = None
         self._looked_at: list[Any] = []
         self._begun: Iterator[Any] | None = None
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of one epoch."""
+        if self._counter and self._feed:
+            return self._counter.batches(self._feed, leftovers=self._leftovers())
         batches = chain(self._looked_at, self.source if self._begun is None else self._begun)
         self._looked_at, self._begun = [], None
-        return self._counter.batches(batches) if self._counter else batches
+        return batches
 
     def __len__(self) -> int:
         """Batches an epoch; of a training loader, full ones."""
         batches = len(self.source)  # type: ignore[arg-type]
         return batches - (1 if self._counter and self._last_is_ragged() else 0)
 
-    def first_batch(self) -> Any:
+    def first_batch(self, seed: int = 0) -> Any:
         """The batch an epoch would begin with.
 
         Consumes neither it nor random numbers of the global generators and the torch loader's own. A source that
-        cannot begin again goes on behind this batch in the first epoch.
+        cannot begin again goes on behind this batch in the first epoch; it is begun from the run's `seed`.
         """
         if self._looked_at:
             return self._looked_at[0]
+        self._seed = seed_of(seed, self.source)
         with random_state_kept(self.source):
+            if self._goes_on():
+                seed_generators(self._seed)
             iterator = iter(self.source)
             batch = next(iterator, None)
         if batch is None:
@@ -62,19 +71,41 @@ class DataLoader:
                 code=ErrorCode.COMPILE_BAD_BATCH,
                 advice="Iterate it by hand, before compile, to see what it yields.",
             )
-        if self._is_stream(iterator):
+        if self._goes_on():
             self._looked_at, self._begun = [batch], iterator
         return batch
 
     def attach(self, counter: StepCounter | None) -> None:
         """Make this the training loader of a session; None: of none any more."""
         self._counter = counter
+        if counter:
+            self._feed = Feed(self.source, self.seed, self._looked_at, self._begun)
+            self._looked_at, self._begun = [], None
 
-    def _is_stream(self, iterator: Iterator[Any]) -> bool:
+    @property
+    def seed(self) -> int:
+        """What the epochs of the training loader are drawn from."""
+        if self._seed is None:
+            self._seed = seed_of(0, self.source)
+        return self._seed
+
+    def draw_from(self, seed: int) -> None:
+        """Draw epochs as another run did."""
+        self._seed = seed
+        if self._feed:
+            self._feed.seed = seed
+
+    def _goes_on(self) -> bool:
         """Whether the source may go on rather than begin again when it is iterated once more."""
         if isinstance(self.source, torch.utils.data.DataLoader):
             return isinstance(self.source.dataset, torch.utils.data.IterableDataset)
-        return iter(self.source) is iterator
+        return iter(self.source) is self.source
+
+    def _leftovers(self) -> int:
+        """How many batches of an epoch may be smaller than the others: each worker of a stream has a last one."""
+        source = self.source
+        is_shared = isinstance(source, torch.utils.data.DataLoader) and self._goes_on()
+        return max(1, source.num_workers) if is_shared else 1  # type: ignore[attr-defined]
 
     def _last_is_ragged(self) -> bool:
         source = self.source

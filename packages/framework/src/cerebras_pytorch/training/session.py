@@ -6,70 +6,128 @@ written, signals heeded and max_steps reached.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from torch.optim import Optimizer
+from pydantic import JsonValue
 
-from cerebras_contract.artifacts import Manifest
-from cerebras_pytorch.capture.batch import divide
-from cerebras_pytorch.checkpoints.save import save_checkpoint
+from cerebras_contract.errors import ReportedError
+from cerebras_pytorch.checkpoints.folder import KeepRule
+from cerebras_pytorch.checkpoints.read import Checkpoint
+from cerebras_pytorch.checkpoints.save import Snapshot
+from cerebras_pytorch.checkpoints.saver import Saver
+from cerebras_pytorch.data.loader import DataLoader
+from cerebras_pytorch.data.position import Feed, Position
 from cerebras_pytorch.endings import RunStopped
+from cerebras_pytorch.log import logger
 from cerebras_pytorch.process import Process
 from cerebras_pytorch.settings import RunSettings
-from cerebras_pytorch.training.loss import CompiledLoss
-from cerebras_pytorch.training.model import CompiledModel
-from cerebras_pytorch.training.optimizer import CompiledUpdate
+from cerebras_pytorch.training.batches import full_batches
 from cerebras_pytorch.training.recorder import Recorder
+from cerebras_pytorch.training.resume import Resume
+from cerebras_pytorch.training.state import CompiledStep, Place, place_of, restore, restore_weights, snapshot_of
 
 EMPTY_EPOCHS_LIMIT = 100_000
 """A loop may go on for some epochs after the last step, which yield nothing; one that never ends is stopped."""
 
 
-@dataclass(frozen=True)
-class CompiledStep:
-    """The artifact's programs in the place of the user's parts."""
-
-    manifest: Manifest
-    model: CompiledModel
-    loss: CompiledLoss
-    update: CompiledUpdate
-    optimizer: Optimizer
-
-
 class TrainingSession:
     """One run of training from an artifact."""
 
-    def __init__(self, process: Process, settings: RunSettings, compiled: CompiledStep, recorder: Recorder) -> None:
+    def __init__(
+        self, process: Process, settings: RunSettings, compiled: CompiledStep, recorder: Recorder, loader: DataLoader
+    ) -> None:
         self.step = 0
+        self.user_state: dict[str, JsonValue] = {}
         self._process = process
         self._settings = settings
         self._compiled = compiled
         self._recorder = recorder
+        self._loader = loader
+        self._position = Position()
+        self._resume: Resume | None = None
+        self._saver = Saver()
+        self._asked_for: list[tuple[Path, JsonValue]] = []  # by the script, of the step in progress
         self._metrics: dict[str, float] = {}
         self._updates = 0  # since the last step ended
         self._batches_counted = self._saved_step = self._empty_epochs = 0
         self._said: set[str] = set()
 
-    def batches(self, source: Iterator[Any]) -> Iterator[Any]:
-        """One epoch of full batches, up to the last step. Asking for a batch ends the step before."""
+    def batches(self, feed: Feed, *, leftovers: int) -> Iterator[Any]:
+        """One epoch of full batches, up to the last step. Asking for a batch ends the step before.
+
+        After a resume, epochs that were trained on yield nothing. The state is put back where the checkpoint was
+        saved: when the loop asks for the batch behind its last one.
+        """
+        epoch = self._position.begin_epoch()
+        past = self._resume.place.position if self._resume else None
+        if past and epoch < past.last and past.epochs[epoch].trained:
+            feed.pass_by(epoch, past.epochs[epoch])
+            return
+        begun = past if past and epoch >= past.last else None
+        source = self._counted(feed.epoch(epoch, begun))
+        if begun:
+            self._put_back(epoch)
+        full = full_batches(source, self._compiled.manifest, leftovers, self._say_dropped)
         while True:
             self.end_step()
             if self._is_last_step():
                 self._refuse_endless_loop()
                 return
-            batch = next(source, None)
+            batch = next(full, None)
             if batch is None:
                 return
-            rows = divide(batch).size
-            if rows != self._compiled.manifest.batch_size:
-                size = self._compiled.manifest.batch_size
-                self._warn_once("ragged", f"dropped a batch of {rows} samples: the model is compiled for {size}")
-                continue
             yield batch
 
+    def _counted(self, source: Iterator[Any]) -> Iterator[Any]:
+        for batch in source:
+            self._position.update(batches=self._position.batches + 1)
+            yield batch
+        self._position.update(ended=True)
+
+    def go_on_from(self, checkpoint: Checkpoint, own: bool) -> None:
+        """Begin from a checkpoint, `own` where this run saved it before it was cut off."""
+        if self._resume is not None and self._resume.own:
+            logger.info(f"Going on from {self._resume.checkpoint.folder}, which is newer than {checkpoint.folder}")
+            return
+        if self._position.epochs:
+            raise RuntimeError("load is for the beginning: call it before the loop, or with weights_only=True")
+        place = place_of(checkpoint, self._compiled.manifest.batch_size)
+        self.take_weights(checkpoint)
+        self._compiled.optimizer._opt_called = True  # type: ignore[attr-defined]  # epochs to come make no step
+        if place is not None:
+            self._resume = Resume(checkpoint, place, own)
+            self._loader.draw_from(place.seed)
+            logger.info(f"Going on from {checkpoint.folder}: step {place.step}, {place.position}")
+
+    def take_weights(self, checkpoint: Checkpoint) -> None:
+        """Put the weights of a checkpoint into the model, and what rode along into `user_state`."""
+        restore_weights(self._compiled, checkpoint)
+        self._take_extra(checkpoint)
+
+    def _take_extra(self, checkpoint: Checkpoint) -> None:
+        self.user_state.clear()
+        if isinstance(checkpoint.extra, dict):
+            self.user_state.update(checkpoint.extra)
+
+    def _put_back(self, epoch: int) -> None:
+        """The loop has come to where the checkpoint was saved, in this epoch."""
+        resume, self._resume = self._resume, None
+        assert resume is not None
+        restore(self._compiled, resume.checkpoint)
+        self._take_extra(resume.checkpoint)
+        self._position = Position(list(resume.place.position.epochs))
+        while len(self._position.epochs) <= epoch:
+            self._position.begin_epoch()
+        self.step = self._saved_step = self._process.last_step = resume.place.step
+        self._batches_counted = self._compiled.model.batches_trained
+        self._compiled.loss.take()
+        self._updates, self._metrics = 0, {}
+
     def optimizer_step(self) -> None:
-        """In place of `optimizer.step()`."""
+        """In place of `optimizer.step()`. In an epoch that was trained on already it is none."""
+        if self._resume is not None:
+            return
         self._updates += 1
         scaler = self._compiled.update.loss_scaler
         before = scaler.scale
@@ -81,25 +139,51 @@ class TrainingSession:
 
     def log_metrics(self, values: dict[str, float]) -> None:
         """Values of the step in progress, or of the last one where none is."""
+        if self._resume is not None:  # recorded before the run was cut off
+            return
         if self._updates:
             self._metrics.update(values)
         else:
             self._recorder.values(self.step, values)
 
+    def save_to(self, folder: Path, extra: JsonValue) -> None:
+        """Save a checkpoint to a folder of the script's choice, at the end of the step in progress."""
+        if self._resume is not None:  # saved before the run was cut off
+            return
+        self._asked_for.append((folder, extra))
+        if not self._updates:
+            self._save_asked_for()
+
     def end_step(self) -> None:
         """End the step in progress, if the optimizer made one: metrics, checkpoint, signals."""
         if self._updates:
             self._count_step()
+            self._save_asked_for()
             if self._checkpoint_is_due():
                 self._save()
-        self._heed_signals()
+        self._announce()
+        if self._batches_counted == self._compiled.model.batches_trained:  # not while gradients are accumulated
+            self._heed_signals()
 
     def finish(self) -> None:
         """At the context's exit: end the last step, save it, and say how training went."""
+        if self._resume is not None:
+            self._recorder.warning(f"the script ended before it came to {self._resume.checkpoint.folder}")
+            self._put_back(0)
         self.end_step()
         if self._settings.checkpoint_steps and self.step > self._saved_step:
             self._save()
+        self._saver.wait()
+        self._announce()
         self._recorder.finished(self.step, self._compiled.update.loss_scaler)
+
+    def close(self) -> None:
+        """However the run ended: a checkpoint that is being written is completed."""
+        try:
+            self._saver.wait()
+        except ReportedError as error:
+            self._recorder.warning(error.report.message)
+        self._announce()
 
     def _count_step(self) -> None:
         self.step += 1
@@ -114,6 +198,7 @@ class TrainingSession:
         self._recorder.step(self.step, batches * self._compiled.manifest.batch_size, values)
         self._batches_counted += batches
         self._metrics, self._updates = {}, 0
+        self._position.update(trained=True)
 
     def _checkpoint_is_due(self) -> bool:
         every = self._settings.checkpoint_steps
@@ -123,19 +208,40 @@ class TrainingSession:
         return self._settings.max_steps is not None and self.step >= self._settings.max_steps
 
     def _save(self) -> None:
-        directory, compiled = self._process.run_directory, self._compiled
-        folder = directory.checkpoint(self.step)
-        tensors = compiled.update.tensors()
-        save_checkpoint(folder, self.step, compiled.manifest, compiled.model.model, compiled.optimizer, tensors)
+        """Copy the state and begin to write it."""
+        directory, settings = self._process.run_directory, self._settings
+        directory.checkpoints.mkdir(parents=True, exist_ok=True)
+        (directory.checkpoints / ".cerebrasignore").write_text("*\n", encoding="utf-8")  # no bundle carries them
+        rule = KeepRule(settings.keep_checkpoints, settings.keep_checkpoints_every)
+        self._saver.save(directory.checkpoint(self.step), self._snapshot(dict(self.user_state)), rule)
         self._saved_step = self.step
-        self._recorder.checkpoint(self.step, folder, directory.root)
+
+    def _save_asked_for(self) -> None:
+        asked_for, self._asked_for = self._asked_for, []
+        for folder, extra in asked_for:
+            snapshot = self._snapshot(dict(self.user_state) if extra is None else extra)
+            self._saver.save(folder, snapshot, KeepRule())
+            self._saver.wait()
+
+    def _snapshot(self, extra: JsonValue) -> Snapshot:
+        batch_size = self._compiled.manifest.batch_size
+        place = Place(self.step, self._position, self._loader.seed, batch_size)
+        return snapshot_of(self._compiled, place, extra)
+
+    def _announce(self) -> None:
+        root = self._process.run_directory
+        for saved in self._saver.take_saved():
+            if saved.folder.parent == root.checkpoints:
+                self._recorder.checkpoint(saved.step, saved.folder, root.root, saved.removed)
 
     def _heed_signals(self) -> None:
         asked = self._process.stop_requested or self._process.checkpoint_requested
-        if asked and self.step > self._saved_step:
+        if asked and self._resume is None and self.step > self._saved_step:
             self._save()
         self._process.checkpoint_requested = False
         if self._process.stop_requested:
+            self._saver.wait()
+            self._announce()
             raise RunStopped
 
     def _refuse_endless_loop(self) -> None:
@@ -145,6 +251,10 @@ class TrainingSession:
                 f"the loop goes on although max_steps ({self.step}) is reached: from there on the training loader"
                 " yields nothing; bound the loop by epochs, or by no more than max_steps"
             )
+
+    def _say_dropped(self, samples: int) -> None:
+        size = self._compiled.manifest.batch_size
+        self._warn_once("ragged", f"dropped a batch of {samples} samples: the model is compiled for {size}")
 
     def _warn_once(self, subject: str, message: str) -> None:
         if subject not in self._said:
