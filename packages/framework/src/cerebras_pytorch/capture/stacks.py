@@ -61,7 +61,15 @@ def module_of_frame(frame: FrameType | None, paths: dict[nn.Module, str]) -> str
 
 def stack_of(frame: FrameType | None) -> list[traceback.FrameSummary]:
     """The stack of a frame from the script's first line on, without what started it and without our own frames."""
-    frames = traceback.extract_stack(frame)
+    return _of_the_script(traceback.extract_stack(frame)) if frame is not None else []
+
+
+def stack_of_traceback(trace: TracebackType | None) -> list[traceback.FrameSummary]:
+    """The stack in which an exception was raised, in the same form."""
+    return _of_the_script(traceback.extract_tb(trace))
+
+
+def _of_the_script(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
     starters = ("<frozen runpy>", f"{STANDARD_LIBRARY}runpy.py", *NOT_THE_USERS[1:])
     return [one for one in frames if not one.filename.startswith(starters)]
 

@@ -1,0 +1,83 @@
+"""How much memory this process uses, and how much it could still have. Linux only: elsewhere nothing is known."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+KIBIBYTE = 1 << 10
+NO_LIMIT_BYTES = 1 << 60
+"""Groups of version 1 write a number near 2^63 where there is no limit."""
+
+STATUS = Path("/proc/self/status")
+MACHINE = Path("/proc/meminfo")
+GROUPS = Path("/proc/self/cgroup")
+GROUP_FILES = Path("/sys/fs/cgroup")
+
+
+def used_bytes() -> int | None:
+    """What only this process holds, in memory or swapped out. Pages of files do not count: they can be read again."""
+    fields = _fields(STATUS)
+    return sum(fields.get(name, 0) for name in ("RssAnon", "RssShmem", "VmSwap")) if "RssAnon" in fields else None
+
+
+def free_bytes() -> int | None:
+    """What the machine and every control group around this process could still give, swap included."""
+    fields = _fields(MACHINE)
+    if "MemAvailable" not in fields:
+        return None
+    return min(fields["MemAvailable"] + fields.get("SwapFree", 0), *_free_in_groups(), NO_LIMIT_BYTES)
+
+
+def _fields(path: Path) -> dict[str, int]:
+    """Lines such as `VmSwap:   12 kB`, as bytes; empty where the file cannot be read."""
+    try:
+        lines = path.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return {}
+    words = [line.split() for line in lines if line.endswith(" kB")]
+    return {line[0].rstrip(":"): int(line[1]) * KIBIBYTE for line in words}
+
+
+def _free_in_groups() -> Iterator[int]:
+    """What each control group that has a limit has left. Cached files do not count as used."""
+    for folder, limit_file, usage_file, cached in _group_folders():
+        limit, usage = _number(folder / limit_file), _number(folder / usage_file)
+        if limit is not None and usage is not None and limit < NO_LIMIT_BYTES:
+            yield max(limit - usage + _statistic(folder / "memory.stat", cached), 0)
+
+
+def _group_folders() -> Iterator[tuple[Path, str, str, str]]:
+    """Folders of the process's memory groups up to the root, with the names of their files, of both versions.
+
+    Inside a container the root is the container's own group, whatever path is written.
+    """
+    try:
+        lines = GROUPS.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        relative = Path(path.lstrip("/"))
+        if not controllers:
+            files, root = ("memory.max", "memory.current", "inactive_file"), GROUP_FILES
+        elif "memory" in controllers.split(","):
+            files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            root = GROUP_FILES / "memory"
+        else:
+            continue
+        for folder in (root / relative, *(root / parent for parent in relative.parents)):
+            yield folder, *files
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):  # not there, or "max"
+        return None
+
+
+def _statistic(path: Path, name: str) -> int:
+    try:
+        pairs = (line.split() for line in path.read_text(encoding="ascii").splitlines())
+        return next((int(value) for key, value in pairs if key == name), 0)
+    except (OSError, ValueError):
+        return 0
