@@ -16,7 +16,7 @@ def readable_size(count_bytes: float) -> str:
 
 def readable_sram(count_bytes: float) -> str:
     """SRAM of a PE, in the binary unit in which it is built: 49,152 bytes are 48 KiB."""
-    return f"{count_bytes / KIB:.1f} KiB"
+    return f"{count_bytes:,.0f} B" if count_bytes < 100 else f"{count_bytes / KIB:.1f} KiB"
 
 
 def readable_seconds(seconds: float) -> str:

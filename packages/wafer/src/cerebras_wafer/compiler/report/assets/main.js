@@ -7,7 +7,7 @@ function select(index) {
   for (const view of views) view(index);
 }
 if (parts.length) {
-  const weight = (part) => (streaming ? part.total_cycles : part.cycles);
+  const weight = (part) => (streaming ? part.total_cycles * alike.get(part.planned_as) : part.cycles);
   selected = parts.reduce((best, part, index) => (weight(part) > weight(parts[best]) ? index : best), 0);
   views.push(streaming ? drawShares() : drawRegions(select));
   views.push(streaming ? drawStreaming(select) : drawPipeline(select));

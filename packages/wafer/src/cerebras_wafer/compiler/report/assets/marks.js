@@ -35,7 +35,7 @@ const percent = (share, digits = 1) => {
   const least = 10 ** -digits / 2;
   return share > 0 && 100 * share < least ? `<${10 ** -digits}%` : `${number(100 * share, digits)}%`;
 };
-const kib = (bytes) => `${number(bytes / 1024, 1)} KiB`;
+const kib = (bytes) => (bytes < 100 ? `${number(bytes)} B` : `${number(bytes / 1024, 1)} KiB`);
 function scaled(value, units, base = 1000) {
   let index = 0;
   while (value >= base && index < units.length - 1) { value /= base; index += 1; }
