@@ -26,6 +26,10 @@ class RunConfigSection(ContractModel):
     """Which values are rounded to 16 bits: 0 the fewest, 2 all."""
     max_steps: PositiveInt | None = None
     checkpoint_steps: NonNegativeInt | None = None
+    keep_checkpoints: PositiveInt | None = None
+    keep_checkpoints_every: PositiveInt | None = None
+    checkpoint_path: str | None = None
+    autoload_last_checkpoint: bool | None = None
     log_steps: PositiveInt | None = None
     seed: NonNegativeInt | None = None
     compile_crd_memory_gi: Quantity | None = None
@@ -55,6 +59,7 @@ RUN_TIME_KEYS: dict[str, frozenset[str]] = {
         {
             "target_device", "max_steps", "checkpoint_steps", "log_steps", "seed", "job_labels", "job_priority",
             "compile_crd_memory_gi", "compile_timeout_seconds", "input_timeout_seconds",
+            "keep_checkpoints", "keep_checkpoints_every", "checkpoint_path", "autoload_last_checkpoint",
         }
     ),
     "optimizer": frozenset({"lr", "learning_rate", "loss_scale", "loss_scaling_factor"}),

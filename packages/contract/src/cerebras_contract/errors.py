@@ -36,6 +36,8 @@ class ErrorCode(StrEnum):
     RUN_HYPERPARAMETER_CHANGED = "run.hyperparameter_changed"
     RUN_NO_VALUES = "run.no_values"
     CHECKPOINT_INVALID = "checkpoint.invalid"
+    CHECKPOINT_MISMATCH = "checkpoint.mismatch"
+    CHECKPOINT_NOT_SAVED = "checkpoint.not_saved"
     PROCESS_KILLED = "process.killed"
     SANDBOX_UNAVAILABLE = "sandbox.unavailable"
     WORKER_LOST = "worker.lost"
@@ -92,6 +94,8 @@ ERROR_PROPERTIES: dict[ErrorCode, ErrorProperties] = {
     ErrorCode.RUN_HYPERPARAMETER_CHANGED: _USER,
     ErrorCode.RUN_NO_VALUES: _USER,
     ErrorCode.CHECKPOINT_INVALID: _USER,
+    ErrorCode.CHECKPOINT_MISMATCH: _USER,
+    ErrorCode.CHECKPOINT_NOT_SAVED: _USER,
     ErrorCode.PROCESS_KILLED: _USER,
     ErrorCode.SANDBOX_UNAVAILABLE: _PLATFORM,
     ErrorCode.WORKER_LOST: _PLATFORM_RETRIED,

@@ -37,11 +37,15 @@ class ProgressEvent(_RunEvent):
 
 
 class CheckpointEvent(_RunEvent):
-    """A checkpoint is complete in the run directory. `path` is relative to it."""
+    """A checkpoint is complete in the run directory. `path` is relative to it.
+
+    `removed` are the steps whose checkpoints were let go for it, by `keep_checkpoints`.
+    """
 
     kind: Literal["checkpoint"] = "checkpoint"
     step: int
     path: str
+    removed: list[int] = Field(default_factory=list)
 
 
 class ArtifactEvent(_RunEvent):

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from cerebras_pytorch import amp, nn, utils
 from cerebras_pytorch.amp import cbfloat16
 from cerebras_pytorch.compilation import compile  # noqa: A004 (the name scripts use)
-from cerebras_pytorch.context import Context, init_context, log_metrics
+from cerebras_pytorch.context import Context, init_context, load, log_metrics, save
 from cerebras_wafer.errors import CompileError
 
 __version__ = version("cerebras-emulator-pytorch")
@@ -22,7 +22,9 @@ __all__ = [
     "cbfloat16",
     "compile",
     "init_context",
+    "load",
     "log_metrics",
     "nn",
+    "save",
     "utils",
 ]

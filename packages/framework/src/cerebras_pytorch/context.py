@@ -8,11 +8,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from pydantic import JsonValue
+
 from cerebras_contract.configuration import RunConfigSection, RunConfiguration
 from cerebras_contract.configuration_reader import read_configuration
 from cerebras_contract.errors import ReportedError
 from cerebras_contract.run_directory import StageResult
 from cerebras_contract.systems import load_system
+from cerebras_pytorch.checkpoints import Checkpoint, read_checkpoint
 from cerebras_pytorch.events import EventWriter
 from cerebras_pytorch.log import logger, set_up_log
 from cerebras_pytorch.process import Process, current_process
@@ -44,6 +47,16 @@ class Context:
                 if section:
                     sections[name] = {**sections[name], **section}
         return sections
+
+    @property
+    def user_state(self) -> dict[str, JsonValue]:
+        """What the script wants to find again after a resume, as its best accuracy so far: any JSON.
+
+        It rides along in every checkpoint. Available once `compile` has returned.
+        """
+        if self.session is None:
+            raise RuntimeError("user_state is there once compile has returned")
+        return self.session.user_state
 
     @property
     def configuration(self) -> RunConfiguration:
@@ -133,10 +146,40 @@ def _finish(context: Context) -> None:
 
 def log_metrics(metrics: dict[str, Any]) -> None:
     """Record values other than the loss, by name: numbers or tensors of one element."""
+    _session("log_metrics").log_metrics({name: _number(name, value) for name, value in metrics.items()})
+
+
+def save(path: str | Path, extra: JsonValue = None) -> None:
+    """Save a checkpoint to the folder `path`, from which `load` or `checkpoint_path` in run.yaml goes on.
+
+    Within a step, after `optimizer.step()`, it is saved when the step ends: when the loader is next asked for a
+    batch. `extra` rides along, in place of the context's `user_state`. Raises `ReportedError` where it cannot be
+    written.
+    """
+    _session("save").save_to(Path(path), extra)
+
+
+def load(path: str | Path, *, weights_only: bool = False) -> Checkpoint:
+    """Go on from a checkpoint: call it after `compile` and before the loop.
+
+    The weights are there at once; all other state is when the loop comes to the first batch that was not trained
+    on, and until then the epochs that were yield nothing. `weights_only` begins anew, from its weights. Where the
+    run goes on from a checkpoint of its own already (an attempt at a job after the first), it keeps to that.
+    Raises `ReportedError` where the checkpoint is damaged or of another model.
+    """
+    session, checkpoint = _session("load"), read_checkpoint(path)
+    if weights_only:
+        session.take_weights(checkpoint)
+    else:
+        session.go_on_from(checkpoint, own=False)
+    return checkpoint
+
+
+def _session(what: str) -> TrainingSession:
     context = active_context()
     if context.session is None:
-        raise RuntimeError("log_metrics is for training: call it after compile")
-    context.session.log_metrics({name: _number(name, value) for name, value in metrics.items()})
+        raise RuntimeError(f"{what} is for training: call it after compile")
+    return context.session
 
 
 def _number(name: str, value: Any) -> float:

@@ -46,6 +46,12 @@ class RunSettings:
     """None: what the script's `MixedPrecision` says."""
     max_steps: int | None
     checkpoint_steps: int
+    keep_checkpoints: int | None
+    """None: all."""
+    keep_checkpoints_every: int | None
+    """Those at multiples of so many steps are kept, too."""
+    checkpoint_path: str | None
+    autoload_last_checkpoint: bool
     log_steps: int
     seed: int
     compile_memory_bytes: int | None
@@ -76,6 +82,10 @@ def resolve(*sources: RunConfigSection) -> RunSettings:
         precision_opt_level=merged.precision_opt_level,
         max_steps=merged.max_steps,
         checkpoint_steps=merged.checkpoint_steps or 0,
+        keep_checkpoints=merged.keep_checkpoints,
+        keep_checkpoints_every=merged.keep_checkpoints_every,
+        checkpoint_path=merged.checkpoint_path,
+        autoload_last_checkpoint=merged.autoload_last_checkpoint or False,
         log_steps=merged.log_steps or 100,
         seed=merged.seed or 0,
         compile_memory_bytes=int(memory_gi * GIBIBYTE) if memory_gi else None,

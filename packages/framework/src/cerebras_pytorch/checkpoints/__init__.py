@@ -1,5 +1,5 @@
 """Checkpoints: safetensors and JSON, complete or absent."""
 
-from cerebras_pytorch.checkpoints.read import read_checkpoint, state_dict
+from cerebras_pytorch.checkpoints.read import Checkpoint, read_checkpoint, state_dict
 
-__all__ = ["read_checkpoint", "state_dict"]
+__all__ = ["Checkpoint", "read_checkpoint", "state_dict"]

@@ -1,80 +1,96 @@
-"""Writes a checkpoint."""
+"""Writes a checkpoint: complete or absent, whatever happens to the process or the machine in between."""
 
-import os
+import json
 import shutil
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-from safetensors.torch import save_file
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from pydantic import JsonValue
+from torch import Tensor
 
-from cerebras_contract.artifacts import Manifest
-from cerebras_contract.checkpoints import CHECKPOINT_MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE, CheckpointManifest
+from cerebras_contract.checkpoints import (
+    CHECKPOINT_MANIFEST_FILE,
+    MODEL_FILE,
+    OPTIMIZER_FILE,
+    TRAINING_FILE,
+    TRAINING_TENSORS_FILE,
+    CheckpointManifest,
+)
 from cerebras_contract.digests import sha256_of_file
 from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
-from cerebras_pytorch.capture.optimizer import constants_of
-from cerebras_pytorch.nn import bare_module
+from cerebras_pytorch.checkpoints.folder import PARTIAL, bring_to_disk, hidden, put_in_place
+from cerebras_pytorch.checkpoints.tensor_file import Written, write_tensors
 
 
-def save_checkpoint(
-    folder: Path,
-    step: int,
-    manifest: Manifest,
-    model: nn.Module,
-    optimizer: Optimizer,
-    tensors: dict[str, Tensor],
-) -> None:
-    """Write everything under another name, bring it to disk, then rename: `folder` is complete or absent.
+@dataclass(frozen=True)
+class Snapshot:
+    """What a checkpoint is to hold, copied: training may go on while it is written."""
 
-    An older checkpoint of this name is replaced; anything else there is kept, and a `ReportedError` names it.
+    step: int
+    artifact_key: str
+    model: dict[str, Tensor]
+    optimizer_name: str = ""
+    hyperparameters: list[dict[str, JsonValue]] = field(default_factory=list)
+    optimizer: dict[str, Tensor] | None = None
+    training: JsonValue = None
+    training_tensors: dict[str, Tensor] = field(default_factory=dict)
+    extra: JsonValue = None
+
+
+def write_checkpoint(folder: Path, snapshot: Snapshot) -> None:
+    """Write everything under another name, bring it to disk, then rename.
+
+    A checkpoint of this name is replaced; anything else there is kept, and a `ReportedError` names it, as it does
+    what the disk refuses.
     """
     if folder.exists() and not (folder / CHECKPOINT_MANIFEST_FILE).is_file():
-        raise ReportedError(
-            ErrorReport(
-                code=ErrorCode.CHECKPOINT_INVALID,
-                message=f"{folder} exists and is no checkpoint, so it is not replaced",
-                advice="Move it away, or run the script in another folder.",
-            )
+        raise not_saved(
+            f"{folder} exists and is no checkpoint, so it is not replaced",
+            "Move it away, or run the script in another folder.",
         )
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    (folder.parent / ".cerebrasignore").write_text("*\n", encoding="utf-8")  # a bundle carries none of them
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    save_file(_separate(bare_module(model).state_dict()), partial / MODEL_FILE)
-    state = {role.removeprefix("state:"): value for role, value in tensors.items() if role.startswith("state:")}
-    save_file(_separate(state), partial / OPTIMIZER_FILE)
-    content = CheckpointManifest(
-        step=step,
-        artifact_key=manifest.artifact_key,
-        created_at=time.time(),
-        optimizer=manifest.optimizer.name,
-        hyperparameters=[
-            {**constants, "lr": float(group["lr"])}
-            for constants, group in zip(constants_of(optimizer), optimizer.param_groups, strict=True)
-        ],
-        digests={name: sha256_of_file(partial / name) for name in (MODEL_FILE, OPTIMIZER_FILE)},
-    )
-    (partial / CHECKPOINT_MANIFEST_FILE).write_text(content.model_dump_json(indent=2), encoding="utf-8")
-    for path in [*partial.iterdir(), partial]:
-        _bring_to_disk(path)
-    shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
-    _bring_to_disk(folder.parent)
-
-
-def _separate(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Copies that share no storage, as the file format wants them (tied weights are written under each name)."""
-    return {
-        name: torch.clone(tensor.detach(), memory_format=torch.contiguous_format) for name, tensor in tensors.items()
-    }
-
-
-def _bring_to_disk(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    partial = hidden(folder, PARTIAL)
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        _fill(partial, snapshot)
+        put_in_place(partial, folder)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise not_saved(
+            f"the checkpoint of step {snapshot.step} was not saved to {folder}: {error.strerror}",
+            "Checkpoints that were saved before it are as they were. Make room, then go on from the last one.",
+        ) from error
+
+
+def _fill(folder: Path, snapshot: Snapshot) -> None:
+    files = {MODEL_FILE: snapshot.model}
+    if snapshot.optimizer is not None:
+        files |= {OPTIMIZER_FILE: snapshot.optimizer, TRAINING_TENSORS_FILE: snapshot.training_tensors}
+    written: dict[str, Written] = {name: write_tensors(folder / name, tensors) for name, tensors in files.items()}
+    digests = {name: one.sha256 for name, one in written.items()}
+    if snapshot.optimizer is not None:
+        _write_json(folder / TRAINING_FILE, snapshot.training)
+        digests[TRAINING_FILE] = sha256_of_file(folder / TRAINING_FILE)
+    manifest = CheckpointManifest(
+        step=snapshot.step,
+        artifact_key=snapshot.artifact_key,
+        created_at=time.time(),
+        optimizer=snapshot.optimizer_name,
+        hyperparameters=snapshot.hyperparameters,
+        digests=digests,
+        checksums={name: one.checksums for name, one in written.items()},
+        extra=snapshot.extra,
+    )
+    _write_json(folder / CHECKPOINT_MANIFEST_FILE, manifest.model_dump(mode="json"))
+    bring_to_disk(folder)
+
+
+def _write_json(path: Path, content: JsonValue) -> None:
+    path.write_text(json.dumps(content, indent=1, allow_nan=False), encoding="utf-8")
+    bring_to_disk(path)
+
+
+def not_saved(message: str, advice: str) -> ReportedError:
+    """The error of a checkpoint that could not be written."""
+    return ReportedError(ErrorReport(code=ErrorCode.CHECKPOINT_NOT_SAVED, message=message, advice=advice))

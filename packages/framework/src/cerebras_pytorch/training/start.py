@@ -22,7 +22,9 @@ from cerebras_pytorch.training.loss import CompiledLoss
 from cerebras_pytorch.training.model import CompiledModel
 from cerebras_pytorch.training.optimizer import CompiledUpdate, replace_step
 from cerebras_pytorch.training.recorder import Recorder
-from cerebras_pytorch.training.session import CompiledStep, TrainingSession
+from cerebras_pytorch.training.resume import checkpoint_to_begin_from
+from cerebras_pytorch.training.session import TrainingSession
+from cerebras_pytorch.training.state import CompiledStep
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions, tensor_spec
 from cerebras_wafer.errors import ArtifactMismatch
 from cerebras_wafer.simulator.clock import DeviceClock
@@ -61,14 +63,20 @@ def start_training(
         loss=CompiledLoss(parts.criterion, engine, artifact.manifest),
         update=CompiledUpdate(bare_module(parts.model), parts.optimizer, engine, artifact.manifest, parts.loss_scaler),
         optimizer=parts.optimizer,
+        engine=engine,
+        clock=clock,
     )
     recorder = Recorder(settings, events, clock)
-    session = TrainingSession(process, settings, compiled, recorder)
+    session = TrainingSession(process, settings, compiled, recorder, parts.loader)
+    put_back.callback(session.close)
     _put_in_place(parts, compiled, session, put_back)
     process.artifact_key = artifact.manifest.artifact_key
     process.training = True
     if process.stage == StageKind.EXECUTE:
         recorder.training_starts(process.log_size_bytes())
+    begin = checkpoint_to_begin_from(process, settings, recorder.warning)
+    if begin is not None:
+        session.go_on_from(*begin)
     return session, compiled.model
 
 

@@ -1,5 +1,6 @@
 """Device time: advances by the plan's cycles, never by wall time."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cerebras_contract.plans import Plan
@@ -53,6 +54,14 @@ class DeviceClock:
             "device/temperature_celsius": self._thermometer.celsius,
             **stalled,
         }
+
+    def state_dict(self) -> dict[str, float]:
+        """What a checkpoint has to keep."""
+        return {"cycles": self.cycles, "celsius": self._thermometer.celsius}
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Go on from `state_dict`."""
+        self.cycles, self._thermometer.celsius = int(state["cycles"]), float(state["celsius"])
 
     def _advance(self, cycles: int) -> None:
         self.cycles += cycles

@@ -1,0 +1,208 @@
+"""The state that training goes on from: taken as a snapshot for a checkpoint, and put back."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pydantic import JsonValue
+from torch import Tensor
+from torch.optim import Optimizer
+
+from cerebras_contract.artifacts import Manifest, ProgramName
+from cerebras_contract.checkpoints import MODEL_FILE, OPTIMIZER_FILE, TRAINING_FILE
+from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
+from cerebras_pytorch.capture.optimizer import constants_of
+from cerebras_pytorch.checkpoints.read import Checkpoint, invalid
+from cerebras_pytorch.checkpoints.save import Snapshot
+from cerebras_pytorch.checkpoints.values import NotStorableError, from_json, to_json
+from cerebras_pytorch.data.position import Position
+from cerebras_pytorch.data.random_state import global_state, set_global_state
+from cerebras_pytorch.nn import bare_module
+from cerebras_pytorch.training.loss import CompiledLoss
+from cerebras_pytorch.training.model import CompiledModel
+from cerebras_pytorch.training.optimizer import CompiledUpdate
+from cerebras_pytorch.training.schedulers import schedulers_of
+from cerebras_wafer.compiler.frontends.training_step import tensor_spec
+from cerebras_wafer.simulator.clock import DeviceClock
+from cerebras_wafer.simulator.execute import Engine
+
+
+@dataclass(frozen=True)
+class CompiledStep:
+    """The artifact's programs in the place of the user's parts."""
+
+    manifest: Manifest
+    model: CompiledModel
+    loss: CompiledLoss
+    update: CompiledUpdate
+    optimizer: Optimizer
+    engine: Engine
+    clock: DeviceClock
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where training was: the number of its last step, its data so far, and the seed that they are drawn from."""
+
+    step: int
+    position: Position
+    seed: int
+    batch_size: int
+
+
+def snapshot_of(compiled: CompiledStep, place: Place, extra: JsonValue) -> Snapshot:
+    """A copy of everything. Raises `ReportedError` for a state that no checkpoint can hold."""
+    tensors: dict[str, Tensor] = {}
+    optimizer = compiled.optimizer
+    state = {
+        "epochs": place.position.as_plain(),
+        "loader_seed": place.seed,
+        "batch_size": place.batch_size,
+        "loss_scale": compiled.update.loss_scaler.state_dict(),
+        "parameter_groups": [_changing(optimizer, group) for group in optimizer.param_groups],
+        "schedulers": [[type(one).__name__, one.state_dict()] for one in schedulers_of(optimizer)],
+        "random": {"engine": compiled.engine.random_state, **global_state()},
+        "clock": compiled.clock.state_dict(),
+        "buffers": _other_buffers(compiled),
+    }
+    try:
+        training = to_json(state, tensors, "training")
+    except NotStorableError as error:
+        raise ReportedError(ErrorReport(code=ErrorCode.CHECKPOINT_NOT_SAVED, message=str(error))) from None
+    return Snapshot(
+        step=place.step,
+        artifact_key=compiled.manifest.artifact_key,
+        model=_copies(bare_module(compiled.model.model).state_dict()),
+        optimizer_name=compiled.manifest.optimizer.name,
+        hyperparameters=[
+            {**constants, "lr": float(group["lr"])}
+            for constants, group in zip(constants_of(optimizer), optimizer.param_groups, strict=True)
+        ],
+        optimizer=_copies(_optimizer_tensors(compiled)),
+        training=training,
+        training_tensors=tensors,
+        extra=extra,
+    )
+
+
+def place_of(checkpoint: Checkpoint, batch_size: int) -> Place | None:
+    """Where a checkpoint goes on; None where it has weights and no more."""
+    if checkpoint.optimizer is None:
+        return None
+    state = _decoded(checkpoint)
+    if state["batch_size"] != batch_size:
+        raise _mismatch(
+            checkpoint,
+            TRAINING_FILE,
+            f"saved with batches of {state['batch_size']}, and this trains with batches of {batch_size}, so that its"
+            " place in the data cannot be found again",
+            "Train with the same batch size, or begin anew from its weights alone: cbt.load(path, weights_only=True).",
+        )
+    return Place(checkpoint.step, Position.from_plain(state["epochs"]), state["loader_seed"], batch_size)
+
+
+def restore_weights(compiled: CompiledStep, checkpoint: Checkpoint) -> None:
+    """Put the model's parameters and buffers back. Raises `ReportedError` where they are of another model."""
+    now = bare_module(compiled.model.model).state_dict()
+    _refuse_other(checkpoint, MODEL_FILE, checkpoint.model, now, "the model's")
+    _copy(now, checkpoint.model)
+
+
+def restore(compiled: CompiledStep, checkpoint: Checkpoint) -> None:
+    """Put everything back, so that the next step is the one after the checkpoint's."""
+    restore_weights(compiled, checkpoint)
+    if checkpoint.optimizer is None:
+        return
+    optimizer, state = compiled.optimizer, _decoded(checkpoint)
+    _refuse_other_schedulers(checkpoint, state["schedulers"], optimizer)
+    now = _optimizer_tensors(compiled)
+    _refuse_other(checkpoint, OPTIMIZER_FILE, checkpoint.optimizer, now, f"that of {type(optimizer).__name__}")
+    _copy(now, checkpoint.optimizer)
+    _copy(_other_buffers(compiled), state["buffers"])
+    for group, saved in zip(optimizer.param_groups, state["parameter_groups"], strict=True):
+        _set(group, saved)
+    for scheduler, (_, saved) in zip(schedulers_of(optimizer), state["schedulers"], strict=True):
+        scheduler.load_state_dict(saved)
+    compiled.update.loss_scaler.load_state_dict(state["loss_scale"])
+    compiled.clock.load_state_dict(state["clock"])
+    compiled.engine.random_state = state["random"]["engine"]
+    set_global_state(state["random"])
+
+
+def _decoded(checkpoint: Checkpoint) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = from_json(checkpoint.training, checkpoint.training_tensors)
+    except KeyError as missing:
+        raise invalid(checkpoint.folder / TRAINING_FILE, f"names the tensor {missing}, which is not there") from None
+    return state
+
+
+def _optimizer_tensors(compiled: CompiledStep) -> dict[str, Tensor]:
+    roles = compiled.update.tensors()
+    return {role.removeprefix("state:"): value for role, value in roles.items() if role.startswith("state:")}
+
+
+def _other_buffers(compiled: CompiledStep) -> dict[str, Tensor]:
+    """Buffers that training changes and a state dict leaves out."""
+    bare = bare_module(compiled.model.model)
+    kept = bare.state_dict().keys()
+    changed = {role.removeprefix("buffer:") for role in compiled.manifest.programs[ProgramName.FORWARD].outputs}
+    return {name: value for name, value in bare.named_buffers() if name in changed and name not in kept}
+
+
+def _changing(optimizer: Optimizer, group: dict[str, Any]) -> dict[str, Any]:
+    """What schedulers change in a parameter group; the rest are constants of the compiled update."""
+    constant = {"params", *optimizer.defaults} - {"lr"}
+    return {name: value for name, value in group.items() if name not in constant}
+
+
+def _set(group: dict[str, Any], saved: dict[str, Any]) -> None:
+    for name, value in saved.items():
+        if isinstance(group.get(name), Tensor):
+            group[name].fill_(value)
+        else:
+            group[name] = value
+
+
+def _copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copies that share no storage, as the file format wants them (tied weights are written under each name)."""
+    return {
+        name: torch.clone(tensor.detach(), memory_format=torch.contiguous_format) for name, tensor in tensors.items()
+    }
+
+
+def _copy(to: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, tensor in to.items():
+            tensor.copy_(tensors[name])
+
+
+def _refuse_other(
+    checkpoint: Checkpoint, file: str, saved: dict[str, Tensor], now: dict[str, Tensor], whose: str
+) -> None:
+    for name in dict.fromkeys([*now, *saved]):
+        there = str(tensor_spec(name, saved[name])) if name in saved else f"{name} is not there"
+        here = str(tensor_spec(name, now[name])) if name in now else f"has no {name}"
+        if there != here:
+            raise _mismatch(
+                checkpoint,
+                file,
+                f"{there}; {whose}: {here}",
+                "A checkpoint goes on in a script that builds the same model and optimizer.",
+            )
+
+
+def _refuse_other_schedulers(checkpoint: Checkpoint, saved: list[tuple[str, Any]], optimizer: Optimizer) -> None:
+    before, now = [name for name, _ in saved], [type(one).__name__ for one in schedulers_of(optimizer)]
+    if before != now:
+        raise _mismatch(
+            checkpoint,
+            TRAINING_FILE,
+            f"saved with the schedulers {', '.join(before) or 'none'}; the script has {', '.join(now) or 'none'}",
+            "Make the same schedulers, in the same order, before the loop.",
+        )
+
+
+def _mismatch(checkpoint: Checkpoint, file: str, message: str, advice: str) -> ReportedError:
+    path = str(checkpoint.folder / file)
+    return ReportedError(ErrorReport(code=ErrorCode.CHECKPOINT_MISMATCH, message=message, file=path, advice=advice))
