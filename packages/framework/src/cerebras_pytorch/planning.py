@@ -17,6 +17,7 @@ from typing import NoReturn, TextIO
 
 from cerebras_contract.configuration import RunConfiguration
 from cerebras_contract.configuration_reader import read_configuration
+from cerebras_contract.errors import ErrorCode
 from cerebras_contract.run_directory import RunDirectory
 from cerebras_contract.states import StageKind
 from cerebras_contract.systems import load_system
@@ -96,8 +97,8 @@ def _capture(scratch: Path, config: Path | None, script: str, arguments: list[st
         return process.captured
     if isinstance(ended, RunStopped):
         raise ended
-    if ended is None:
-        print(f"error: {never_compiled(script)}", file=sys.stderr)  # noqa: T201
+    if ended is None or ended.code is ErrorCode.SCRIPT_EXITED:  # any other was told where it happened
+        print(f"error: {ended or never_compiled(script)}", file=sys.stderr)  # noqa: T201
     return None
 
 
