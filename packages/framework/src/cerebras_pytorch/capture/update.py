@@ -2,6 +2,8 @@
 
 import copy
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -93,6 +95,11 @@ class _Update(nn.Module):
             parameter.grad = gradients[number]
             stepped.state[parameter] = dict(zip(self._state_names[number], state[number], strict=True))
             stepped.param_groups[slot.group]["params"].append(parameter)
+        with _steps_in_double(stepped):
+            self._step(stepped)
+
+    @staticmethod
+    def _step(stepped: Optimizer) -> None:
         if type(stepped) is torch.optim.Adafactor:
             adafactor.step(stepped)
         else:
@@ -104,3 +111,18 @@ class _Update(nn.Module):
         plain = {"foreach": False, "fused": False, "capturable": True}
         chosen = {name: value for name, value in plain.items() if name in group}
         return {**group, **chosen, "params": [], "lr": rate}
+
+
+@contextmanager
+def _steps_in_double(optimizer: Optimizer) -> Iterator[None]:
+    """Count steps in float64 inside: Adam and its kin take 1 - beta**step, of which little is left in float32.
+
+    Eager PyTorch computes it with Python's numbers.
+    """
+    states = [state for state in optimizer.state.values() if "step" in state]
+    counts = [state["step"] for state in states]
+    for state in states:
+        state["step"] = state["step"].double()
+    yield
+    for state, count in zip(states, counts, strict=True):
+        count.copy_(state["step"])
