@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check bench article clean
+.PHONY: help install demo test check bench calibrate article clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/ -/'
@@ -35,6 +35,9 @@ test: install    ## the whole test suite
 
 bench: install   ## ratios against what a user would use instead, in one run
 	$(BIN)/python tests/bench/bench_training.py
+
+calibrate: install ## fit the cost model to published rates, write its constants; CAPTURE=--capture traces the models anew
+	$(BIN)/python tools/calibrate.py $(CAPTURE)
 
 # The article's script needs torchvision, which needs a torch of its own: an environment of about 5.5 GB.
 ARTICLE_VENV := .venv-article

@@ -9,10 +9,8 @@ from torch import nn
 
 from cerebras_contract.artifacts import PrecisionSpec, ProgramName
 from cerebras_contract.plans import Phase
-from cerebras_contract.systems import load_system
 from cerebras_wafer.compiler.frontends.flat import output_nodes
 from cerebras_wafer.errors import CompileError
-from cerebras_wafer.hardware.costs import streaming_cycles
 
 
 def test_kernels_know_their_module_and_the_line_that_called_them():
@@ -32,32 +30,6 @@ def test_multiply_adds_are_those_of_the_layers():
     assert by_kernel["conv2d", Phase.BACKWARD] == convolution  # the input image needs no gradient
     assert by_kernel["matmul", Phase.FORWARD] == linear
     assert sum(k.multiply_adds for k in kernels if k.kind == "matmul" and k.phase == Phase.BACKWARD) == 2 * linear
-
-
-def test_every_layer_with_weights_is_scheduled_once_in_order():
-    plan = compiled().plan
-    assert [layer.name for layer in plan.layers] == ["conv", "norm", "head"]
-    assert plan.step_cycles == sum(layer.total_cycles for layer in plan.layers)
-    assert 0 < plan.evaluation_cycles < plan.step_cycles
-
-
-def test_a_layer_takes_what_the_formula_says():
-    plan = compiled(precision=PrecisionSpec(compute_dtype="float16")).plan
-    spec, head = load_system("cs-2"), plan.layers[-1]
-    weights = 36 * 3 + 3
-    assert head.weight_bytes == 2 * weights
-    assert head.weights_in_cycles == streaming_cycles(spec, 2 * weights)
-    assert head.gradients_out_cycles == streaming_cycles(spec, spec.gradient_bytes_per_parameter * weights)
-    streamed = max(head.backward_cycles, head.weights_in_cycles + head.gradients_out_cycles)
-    overhead = round(spec.layer_overhead_seconds * spec.clock_hz)
-    assert head.total_cycles == max(head.forward_cycles, head.weights_in_cycles) + streamed + overhead
-
-
-def test_the_batch_is_divided_among_the_systems():
-    one, two = compiled().plan, compiled(num_csx=2).plan
-    assert (one.micro_batch, two.micro_batch) == (BATCH, BATCH // 2)
-    with pytest.raises(CompileError, match="8 samples cannot be divided evenly among 3 systems"):
-        compiled(num_csx=3)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -133,7 +105,8 @@ def test_utilization_is_a_fraction_of_the_peak():
     assert 0 < report.compute_utilization < 1
     assert all(0 <= layer.utilization < 1 for layer in report.layers)
     assert report.samples_per_second < report.compute_samples_per_second
-    assert math.isclose(sum(layer.seconds for layer in report.layers), BATCH / report.samples_per_second)
+    in_layers = sum(layer.seconds for layer in report.layers)
+    assert math.isclose(in_layers + report.outside_layers_seconds, BATCH / report.samples_per_second)
 
 
 def test_the_network_used_here_has_what_it_says():
@@ -178,39 +151,9 @@ def test_a_standard_transformer_layer_is_covered():
     assert {"matmul", "softmax", "norm", "elementwise"} <= kinds
 
 
-def test_the_cycles_of_the_layers_are_those_of_their_kernels():
-    plan = compiled().plan
-    for layer in plan.layers:
-        mine = [kernel for kernel in plan.kernels if kernel.layer == layer.name]
-        assert layer.forward_cycles == sum(kernel.cycles for kernel in mine if kernel.phase == Phase.FORWARD)
-        assert layer.backward_cycles == sum(
-            kernel.cycles for kernel in mine if kernel.phase in (Phase.BACKWARD, Phase.LOSS)
-        )
-
-
 def test_evaluation_is_rounded_as_training_is():
     program = compiled(Constant(1), precision=PrecisionSpec(compute_dtype="bfloat16")).programs[ProgramName.EVALUATE]
     assert [node for node in program.graph_module.graph.nodes if node.meta.get("rounding")]
-
-
-class Blocks(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList([Encoder().layer for _ in range(3)])
-        self.head = nn.Linear(6, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x.squeeze(1)
-        for block in self.blocks:
-            x = block(x)
-        return self.head(x.mean(1))
-
-
-def test_a_block_of_a_list_is_one_layer_with_all_its_weights():
-    plan = compiled(Blocks()).plan
-    assert [layer.name for layer in plan.layers] == ["blocks.0", "blocks.1", "blocks.2", "head"]
-    weights = sum(parameter.numel() for parameter in Blocks().blocks[0].parameters())
-    assert {layer.weight_bytes for layer in plan.layers[:3]} == {4 * weights}
 
 
 class Attention(nn.Module):

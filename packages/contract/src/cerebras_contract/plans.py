@@ -77,8 +77,8 @@ class KernelPlan(ContractModel):
 class LayerPlan(ContractModel):
     """One layer of a weight-streaming schedule: its compute is overlapped with the streaming of its weights.
 
-    Cycles are for one micro-batch: the layer takes
-    max(forward, weights in) + max(backward, weights in and gradients out) + overhead.
+    Cycles are for one micro-batch. Forward takes the longer of computing and streaming weights in, and a fitted
+    share of the shorter; backward likewise, with weights in and gradients out; `overhead_cycles` come on top.
     `planned_as` names the layer of equal work that it was planned with: repeated layers are planned once.
     """
 
@@ -181,7 +181,11 @@ class Trust(ContractModel):
 
 
 class Plan(ContractModel):
-    """What runs where, when, in how many cycles. `fill` is the fraction of the PEs that are in use."""
+    """What runs where, when, in how many cycles. `fill` is the fraction of the PEs that are in use.
+
+    In weight streaming a step's cycles are those of its layers, `micro_batches_per_step` times, a fixed
+    `step_overhead_cycles`, and `input_wait_cycles` in which it waits for the hosts that feed it.
+    """
 
     system: str
     clock_hz: float
@@ -200,6 +204,8 @@ class Plan(ContractModel):
     candidates: list[CandidatePlan]
     fill: float
     step_cycles: int
+    step_overhead_cycles: int = 0
+    input_wait_cycles: int = 0
     evaluation_cycles: int
     bound: Bound
     memory: MemoryEstimate

@@ -65,11 +65,6 @@ class SystemSpec(ContractModel):
     memory_options_bytes: list[Count] = Field(default_factory=list)
     """Sizes in which the store of the weights (MemoryX) is offered."""
     marketed: MarketedFigures = MarketedFigures()
-    # Fitted constants of the weight-streaming cost model.
-    effective_multiply_adds_per_cycle: Amount
-    layer_overhead_seconds: Amount
-    streaming_bytes_per_second: Amount
-    gradient_bytes_per_parameter: Amount
 
     @model_validator(mode="after")
     def _power_grows_with_load(self) -> Self:

@@ -1,222 +1,189 @@
 """Schedule in weight streaming: one layer at a time, its weights broadcast in and its gradients reduced out.
 
-A layer takes max(forward, weights in) + max(backward, weights in + gradients out) + a fixed time. Every
-micro-batch pays all of it. This form, and its constants in a system's spec, were fitted to published rates.
+The form of the cost, and where its constants come from, is in hardware/costs.py. Layers of equal work are costed
+once, so that the time to plan grows with depth only as the plan itself does.
 """
 
 import math
-from collections import defaultdict
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
-from cerebras_contract.plans import Bound, KernelPlan, LayerPlan, MemoryEstimate, Mode, Phase, Plan, Trust
+from cerebras_contract.plans import Bound, KernelPlan, LayerPlan, MemoryEstimate, Mode, Phase, Plan
 from cerebras_contract.systems import SystemSpec
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions
-from cerebras_wafer.compiler.ir.kernels import Kernel, KernelGraph
-from cerebras_wafer.errors import CompileError
-from cerebras_wafer.hardware.costs import compute_cycles, peak_multiply_adds_per_second, streaming_cycles
-
-ACTIVATION_SHARE_OF_SRAM = 0.8  # the rest holds code, buffers in flight and the layer's weights
-TRUST = (
-    "Uncalibrated: constants are starting values from published GPT, BERT and Llama training rates; within that"
-    " family such a fit is off by about 3.5 % in the mean and 13 % at worst, on convolutions it was never checked,"
-    " and small models are predicted up to 3.5 times too fast."
+from cerebras_wafer.compiler.ir.kernels import KernelGraph
+from cerebras_wafer.compiler.passes.kernel_cost import KernelCosts
+from cerebras_wafer.compiler.passes.layers import layers_of, workload_of
+from cerebras_wafer.compiler.passes.micro_batch import batch_per_system, choose_micro_batch
+from cerebras_wafer.compiler.passes.trust import trust_of
+from cerebras_wafer.hardware.calibration import constants_for
+from cerebras_wafer.hardware.costs import (
+    LayerTime,
+    Machine,
+    Residency,
+    StepTime,
+    evaluation_time,
+    layer_time,
+    residency,
+    step_time,
 )
-_COMPUTE_PHASES = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD)
+from cerebras_wafer.hardware.workload import LayerWork, Workload
+
+REASON = "one layer at a time: models of any size fit"
+
+
+def machine_for(options: CompileOptions, system: SystemSpec) -> Machine:
+    """The system as the cost model sees it, with these options."""
+    half = options.precision.compute_dtype != "float32"
+    return Machine(system, constants_for(system, half), value_bytes=2 if half else 4, num_csx=options.num_csx)
 
 
 def schedule(graph: KernelGraph, options: CompileOptions, system: SystemSpec) -> Plan:
-    """The plan of one training step: micro-batch, layers, cycles, memory."""
-    per_system = _batch_per_system(graph.batch_size, options.num_csx)
-    saved_per_system = graph.saved_bytes // options.num_csx
-    micro_batch = _micro_batch(per_system, saved_per_system, system)
-    share = micro_batch / graph.batch_size
-    layer_of = _layers_of_kernels(graph)
-    kernels = [_kernel_plan(kernel, layer_of[kernel.name], share, graph, options, system) for kernel in graph.kernels]
-    layers = _layers(graph, kernels, options, system)
-    micro_batches = per_system // micro_batch
+    """The plan of one training step in weight streaming: micro-batch, layers, cycles, memory.
+
+    Raises `CompileError` where the batch cannot be divided as the options say, or a wanted micro-batch not fit.
+    """
+    machine = machine_for(options, system)
+    batch = batch_per_system(graph.batch_size, options.num_csx)
+    workload = workload_of(graph)
+    micro_batch, candidates = choose_micro_batch(workload, batch, options.micro_batch, machine)
+    held = residency(workload, micro_batch, machine)
+    step = step_time(workload, batch, micro_batch, machine)
+    layers = layers_of(graph)
+    kernels = KernelCosts(graph, micro_batch, machine).plans(layers)
+    plans = list(_layer_plans(workload, micro_batch, held, kernels, machine))
     return Plan(
         system=system.name,
         clock_hz=system.clock_hz,
         fabric_columns=system.fabric_columns,
         fabric_rows=system.fabric_rows,
         mode=Mode.WEIGHT_STREAMING,
-        mode_reason="it is the mode of models of any size",
+        mode_reason=REASON,
         num_csx=options.num_csx,
         batch_size=graph.batch_size,
         micro_batch=micro_batch,
-        micro_batches_per_step=micro_batches,
+        micro_batches_per_step=batch // micro_batch,
         kernels=kernels,
-        layers=layers,
+        layers=plans,
         regions=[],
         routes=[],
-        candidates=[],
+        candidates=candidates,
         warnings=[],
         fill=1.0,
-        step_cycles=micro_batches * sum(layer.total_cycles for layer in layers),
-        evaluation_cycles=micro_batches * sum(_evaluation_cycles(layer) for layer in layers),
-        bound=max(layers, key=lambda layer: layer.total_cycles).bound,
-        memory=_memory(graph, round(graph.saved_bytes * share), system),
-        trust=Trust(calibrated=False, family="", calibration_set="", statement=TRUST),
+        **_step_cycles(step, batch // micro_batch, plans, system),
+        evaluation_cycles=_cycles(evaluation_time(workload, batch, micro_batch, machine).total, system),
+        bound=_bound_of_step(step, plans),
+        memory=_memory(graph, held, plans, system),
+        trust=trust_of(graph, options, system),
     )
 
 
-def _batch_per_system(batch_size: int, num_csx: int) -> int:
-    if batch_size % num_csx:
-        raise CompileError(
-            f"the batch of {batch_size} samples cannot be divided evenly among {num_csx} systems",
-            advice=f"Choose a batch size that is a multiple of {num_csx}, or another num_csx.",
-        )
-    return batch_size // num_csx
-
-
-def _micro_batch(batch: int, saved_bytes: int, system: SystemSpec) -> int:
-    """The largest divisor of the batch whose activations stay on the wafer; 1 spills the rest."""
-    room = system.sram_bytes * ACTIVATION_SHARE_OF_SRAM
-    divisors = [number for number in range(batch, 0, -1) if batch % number == 0]
-    return next((number for number in divisors if saved_bytes * number / batch <= room), 1)
-
-
-def _kernel_plan(
-    kernel: Kernel, layer: str, share: float, graph: KernelGraph, options: CompileOptions, system: SystemSpec
-) -> KernelPlan:
-    """`share` is the part of the whole batch that one micro-batch is."""
-    on_wafer = kernel.phase in _COMPUTE_PHASES
-    multiply_adds = round(kernel.multiply_adds * share)
-    work = [(name, round(count * share)) for name, count in kernel.element_work]
-    cycles = compute_cycles(system, multiply_adds, work) if on_wafer else 0
-    peak = peak_multiply_adds_per_second(system, options.precision.compute_dtype != "float32") / system.clock_hz
-    return KernelPlan(
-        name=kernel.name,
-        kind=kernel.kind,
-        phase=kernel.phase,
-        module=kernel.module,
-        layer=layer,
-        source=kernel.source,
-        operations=list(kernel.operations),
-        multiply_adds=multiply_adds,
-        elements=round(kernel.elements * share),
-        weight_bytes=_weight_bytes(kernel.parameters, graph, options),
-        output_bytes=round(kernel.output_bytes * (share if on_wafer else 1)),
-        cycles=cycles,
-        utilization=multiply_adds / (cycles * peak) if cycles else 0.0,
-        processing_elements=system.processing_elements,
-        sram_bytes_per_pe=0,
-        fabric_bytes=0,
-        off_wafer_bytes=0,
-        bound=Bound.COMPUTE,
-    )
-
-
-def _weight_bytes(names: tuple[str, ...], graph: KernelGraph, options: CompileOptions) -> int:
-    sizes = {weight.name: math.prod(weight.shape) for weight in graph.weights}
-    return _weight_width(options) * sum(sizes[name] for name in names)
-
-
-def _layers_of_kernels(graph: KernelGraph) -> dict[str, str]:
-    """The layer of each kernel, by the kernel's name.
-
-    Kernels without a layer of their own, those of modules without weights, join the one before in the order of
-    forward; the loss joins the last.
-    """
-    weights = _weights_of_layers(graph)
-    layer_of_module: dict[str, str] = {}
-    layer = next(iter(weights), "model")
-    for kernel in graph.of(Phase.FORWARD):
-        own = _layer_of_module(kernel.module)
-        layer = own if own in weights else layer
-        layer_of_module.setdefault(kernel.module, layer)
+def _step_cycles(step: StepTime, micro_batches: int, layers: list[LayerPlan], system: SystemSpec) -> dict[str, int]:
+    """A step is its micro-batches of all layers, a fixed time, and what it waits for its input."""
+    busy = micro_batches * sum(layer.total_cycles for layer in layers)
+    overhead, waiting = _cycles(step.overhead, system), _cycles(step.input_wait, system)
     return {
-        kernel.name: layer if kernel.phase == Phase.LOSS else layer_of_module.get(kernel.module, layer)
-        for kernel in graph.kernels
+        "step_cycles": busy + overhead + waiting,
+        "step_overhead_cycles": overhead,
+        "input_wait_cycles": waiting,
     }
 
 
-def _layer_of_module(module: str) -> str:
-    """An element of a list of modules, such as a transformer block, is one layer with all that is in it, as in
-    the fit of the constants; any other module is a layer by itself."""
-    parts = module.split(".")
-    for length, part in enumerate(parts, start=1):
-        if part.isdigit():
-            return ".".join(parts[:length])
-    return module or "model"
-
-
-def _weights_of_layers(graph: KernelGraph) -> dict[str, tuple[str, ...]]:
-    """Names of the weights that each layer reads, layers in the order of forward."""
-    found: dict[str, dict[str, None]] = {}
-    for kernel in graph.of(Phase.FORWARD):
-        if kernel.parameters:
-            found.setdefault(_layer_of_module(kernel.module), {}).update(dict.fromkeys(kernel.parameters))
-    return {layer: tuple(names) for layer, names in found.items()}
-
-
-def _layers(
-    graph: KernelGraph, kernels: list[KernelPlan], options: CompileOptions, system: SystemSpec
-) -> list[LayerPlan]:
-    cycles: dict[tuple[str, Phase], int] = defaultdict(int)
+def _layer_plans(
+    workload: Workload, micro_batch: int, held: Residency, kernels: list[KernelPlan], machine: Machine
+) -> Iterator[LayerPlan]:
+    """One plan a layer; those of equal work share their times and are `planned_as` the first of them."""
+    cycles: Counter[tuple[str, Phase]] = Counter()
     for kernel in kernels:
         cycles[kernel.layer, kernel.phase] += kernel.cycles
-    return [
-        _layer(name, cycles, _weight_bytes(weights, graph, options), _gradient_bytes(weights, graph, system), system)
-        for name, weights in _weights_of_layers(graph).items()
-    ]
+    first: dict[LayerWork, tuple[str, LayerTime]] = {}
+    kept = 0.0
+    for layer in workload:
+        signature = replace(layer, name="")
+        if signature not in first:
+            first[signature] = (layer.name, layer_time(layer, micro_batch, held.spilled_share, machine))
+        planned_as, time = first[signature]
+        kept += micro_batch * layer.boundary_bytes * (1 - held.spilled_share)
+        computing = (
+            cycles[planned_as, Phase.FORWARD],
+            cycles[planned_as, Phase.LOSS] + cycles[planned_as, Phase.BACKWARD],
+        )
+        yield _layer_plan(layer, planned_as, time, computing, _Held(kept, micro_batch, held), machine)
 
 
-def _gradient_bytes(names: tuple[str, ...], graph: KernelGraph, system: SystemSpec) -> int:
-    elements = sum(math.prod(weight.shape) for weight in graph.weights if weight.name in names)
-    return round(elements * system.gradient_bytes_per_parameter)
+@dataclass(frozen=True)
+class _Held:
+    """Activations on the wafer when a layer runs: kept by it and those before it, and its own."""
+
+    kept_bytes: float
+    micro_batch: int
+    residency: Residency
+
+    def bytes_per_pe(self, working_bytes: float, system: SystemSpec) -> int:
+        """With what a layer holds while it runs; a sliced layer takes the room that there is."""
+        total = min(self.kept_bytes + self.micro_batch * working_bytes, self.residency.room_bytes)
+        return math.ceil(total / system.processing_elements)
 
 
-def _weight_width(options: CompileOptions) -> int:
-    """Bytes of a weight on its way to the wafer."""
-    return 4 if options.precision.compute_dtype == "float32" else 2
-
-
-def _layer(
-    name: str,
-    cycles: dict[tuple[str, Phase], int],
-    weight_bytes: int,
-    gradient_bytes: int,
-    system: SystemSpec,
+def _layer_plan(
+    layer: LayerWork, planned_as: str, time: LayerTime, computing: tuple[int, int], held: _Held, machine: Machine
 ) -> LayerPlan:
-    forward = cycles[name, Phase.FORWARD]
-    backward = cycles[name, Phase.BACKWARD] + cycles[name, Phase.LOSS]
-    weights_in, gradients_out = (
-        streaming_cycles(system, weight_bytes),
-        streaming_cycles(system, gradient_bytes),
-    )
-    overhead = round(system.layer_overhead_seconds * system.clock_hz)
-    streaming = 2 * weights_in + gradients_out
-    largest = max(overhead, forward + backward, streaming)
+    system = machine.system
+    spilled = held.residency.spilled_share * held.micro_batch * layer.boundary_bytes
     return LayerPlan(
-        name=name,
-        planned_as=name,
-        weight_bytes=weight_bytes,
-        gradient_bytes=gradient_bytes,
-        forward_cycles=forward,
-        backward_cycles=backward,
-        weights_in_cycles=weights_in,
-        gradients_out_cycles=gradients_out,
-        overhead_cycles=overhead,
-        total_cycles=max(forward, weights_in) + max(backward, weights_in + gradients_out) + overhead,
-        forward_sram_bytes_per_pe=0,
-        backward_sram_bytes_per_pe=0,
-        spilled_bytes=0,
-        bound={overhead: Bound.OVERHEAD, forward + backward: Bound.COMPUTE, streaming: Bound.WEIGHT_IO}[largest],
+        name=layer.name,
+        planned_as=planned_as,
+        weight_bytes=machine.value_bytes * layer.weights,
+        gradient_bytes=machine.value_bytes * layer.trained,
+        forward_cycles=computing[0],
+        backward_cycles=computing[1],
+        weights_in_cycles=_cycles(time.weights_in, system),
+        gradients_out_cycles=_cycles(time.gradients_out, system),
+        overhead_cycles=_cycles(time.overhead, system),
+        total_cycles=_cycles(time.total, system),
+        forward_sram_bytes_per_pe=held.bytes_per_pe(layer.forward_bytes, system),
+        backward_sram_bytes_per_pe=held.bytes_per_pe(layer.backward_bytes, system),
+        spilled_bytes=round(spilled),
+        bound=_bound_of_layer(time),
     )
 
 
-def _evaluation_cycles(layer: LayerPlan) -> int:
-    """Only the forward pass, and a third of the fixed time."""
-    return max(layer.forward_cycles, layer.weights_in_cycles) + layer.overhead_cycles // 3
+def _bound_of_layer(time: LayerTime) -> Bound:
+    """What takes the most of the layer's time; spilled activations are traffic of the wafer's memory."""
+    streaming, spilling = 2 * time.weights_in + time.gradients_out, 2 * time.spill
+    link_is_full = time.forward_total + time.backward_total <= 1.001 * (streaming + spilling)
+    parts = {
+        Bound.COMPUTE: time.forward + time.backward,
+        Bound.WEIGHT_IO: streaming,
+        Bound.MEMORY: spilling if link_is_full else 0.0,
+        Bound.OVERHEAD: time.overhead,
+    }
+    return max(parts, key=lambda bound: parts[bound])
 
 
-def _memory(graph: KernelGraph, activations_bytes: int, system: SystemSpec) -> MemoryEstimate:
+def _bound_of_step(step: StepTime, layers: list[LayerPlan]) -> Bound:
+    """The bound of the layers that take the longest together, or the input where it takes longer than they hide."""
+    if step.input_wait > 0:
+        return Bound.INPUT
+    shares: Counter[Bound] = Counter()
+    for layer in layers:
+        shares[layer.bound] += layer.total_cycles
+    return shares.most_common(1)[0][0]
+
+
+def _cycles(seconds: float, system: SystemSpec) -> int:
+    return math.ceil(seconds * system.clock_hz - 1e-6)
+
+
+def _memory(graph: KernelGraph, held: Residency, layers: list[LayerPlan], system: SystemSpec) -> MemoryEstimate:
+    peaks = [max(layer.forward_sram_bytes_per_pe, layer.backward_sram_bytes_per_pe) for layer in layers]
     return MemoryEstimate(
         weights_bytes=4 * sum(math.prod(weight.shape) for weight in graph.weights),
         optimizer_state_bytes=4 * sum(weight.state_elements for weight in graph.weights),
         gradients_bytes=4 * sum(math.prod(weight.shape) for weight in graph.weights if weight.trained),
-        activations_bytes=activations_bytes,
-        spilled_bytes=0,
+        activations_bytes=round(held.kept_bytes + held.working_bytes),
+        spilled_bytes=round(held.spilled_bytes),
         wafer_sram_bytes=system.sram_bytes,
-        peak_sram_bytes_per_pe=0,
+        peak_sram_bytes_per_pe=max(peaks, default=0),
     )
