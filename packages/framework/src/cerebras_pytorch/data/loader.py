@@ -99,7 +99,7 @@ class DataLoader:
         """Whether the source may go on rather than begin again when it is iterated once more."""
         if isinstance(self.source, torch.utils.data.DataLoader):
             return isinstance(self.source.dataset, torch.utils.data.IterableDataset)
-        return iter(self.source) is self.source
+        return isinstance(self.source, Iterator)
 
     def _leftovers(self) -> int:
         """How many batches of an epoch may be smaller than the others: each worker of a stream has a last one."""

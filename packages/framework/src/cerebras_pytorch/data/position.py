@@ -80,6 +80,8 @@ class Feed:
         self._generators = generators_of(source)
         self._own = OwnGenerators(seed)
         self._drawn = 0
+        with self._own.seeded(seed):  # to ask may draw
+            self._goes_on = is_stream(source)
         self._may_draw = not isinstance(source, (list, tuple))
         self._positioned = _positioned(source)
 
@@ -95,7 +97,7 @@ class Feed:
         """An epoch that is trained on already: what may remember it is brought to where it was."""
         if self._positioned is not None:
             self._sampler_of(self._positioned).pass_by(number, record)
-        elif _may_remember(self._source) and not is_stream(self._source):
+        elif _may_remember(self._source) and not self._goes_on:
             for _ in islice(self._by_replay(number, None), record.batches + record.ended):
                 pass
 
@@ -112,14 +114,13 @@ class Feed:
             yield batch
 
     def _by_replay(self, number: int, past: Position | None) -> Iterator[Any]:
-        goes_on = is_stream(self._source)
         skipped = past.batches if past else 0
-        if past and goes_on:
+        if past and self._goes_on:
             skipped = sum(epoch.batches for epoch in past.epochs) - self._drawn
         with self._own.seeded(seed_from(self.seed, number, "begin")):
-            iterator = self._begin(number, goes_on)
+            iterator = self._begin(number)
         for drawing in count():
-            place = (self._drawn,) if goes_on else (number, drawing)
+            place = (self._drawn,) if self._goes_on else (number, drawing)
             with self._own.seeded(seed_from(self.seed, *place)) if self._may_draw else nullcontext():
                 batch = next(iterator, None)
             if batch is None:
@@ -128,9 +129,9 @@ class Feed:
             if drawing >= skipped:
                 yield batch
 
-    def _begin(self, number: int, goes_on: bool) -> Iterator[Any]:
+    def _begin(self, number: int) -> Iterator[Any]:
         looked_at, begun, self._looked_at, self._begun = self._looked_at, self._begun, [], None
-        if begun is not None and (number == 0 or goes_on):
+        if begun is not None and (number == 0 or self._goes_on):
             return chain(looked_at, begun)
         return iter(self._source)
 
@@ -152,7 +153,7 @@ def is_stream(source: Iterable[Any]) -> bool:
         dataset = source.dataset
         in_this_process = source.num_workers == 0
         return isinstance(dataset, IterableDataset) and in_this_process and iter(dataset) is iter(dataset)
-    return iter(source) is source
+    return isinstance(source, Iterator)
 
 
 def _may_remember(source: Iterable[Any]) -> bool:

@@ -1,0 +1,239 @@
+"""k steps, an end, and a resume give bitwise what all steps in one go give."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tests.fixtures.resuming import (
+    EPOCHS,
+    STEPS,
+    STEPS_AN_EPOCH,
+    Augmented,
+    Seen,
+    same_end,
+    shuffled,
+    train,
+    with_artifact,
+)
+from tests.fixtures.training import BATCH, dataset
+from torch.optim.lr_scheduler import ChainedScheduler, CosineAnnealingLR, ExponentialLR, MultiStepLR, StepLR
+
+from cerebras_contract.errors import ReportedError
+from cerebras_pytorch.training import start
+from cerebras_wafer.simulator.load import Artifact
+
+
+@pytest.fixture(scope="module", autouse=True)
+def artifact_loaded_once() -> Iterator[None]:
+    """All runs here have the same artifact: it is nine tenths of the time of one to load it."""
+    load, loaded = start.load_artifact, []
+
+    def load_once(folder: Path) -> Artifact:
+        if not loaded:
+            loaded.append(load(folder))
+        return loaded[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(start, "load_artifact", load_once)
+        yield
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the artifact, and in it the run in one go."""
+    folder = tmp_path_factory.mktemp("in_one_go")
+    train(folder, epochs=0)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def in_one_go(template: Path) -> Seen:
+    seen = train(template)
+    assert len(seen.lines) == STEPS
+    return seen
+
+
+def cut_off_and_resumed(template: Path, folder: Path, step: int, **options) -> tuple[Seen, Seen]:
+    with_artifact(template, folder)
+    before = train(folder, cut_off_in=step + 1, checkpoint_steps=1, **options)
+    return before, train(folder, autoload_last_checkpoint=True, **options)
+
+
+CUTS = [1, 3, STEPS_AN_EPOCH, STEPS_AN_EPOCH + 2, 2 * STEPS_AN_EPOCH]
+
+
+@pytest.mark.parametrize("step", CUTS)
+def test_resuming_gives_what_one_go_gives(template, in_one_go, tmp_path, step):
+    before, after = cut_off_and_resumed(template, tmp_path, step)
+    assert before.lines == in_one_go.lines[:step]
+    assert after.first_step == step + 1
+    assert after.lines == in_one_go.lines[step:]
+    assert same_end(after, in_one_go)
+    # What the evaluations after the resume saw; those before it saw the checkpoint's weights.
+    finished_epochs = (step - 1) // STEPS_AN_EPOCH
+    assert after.accuracies[finished_epochs:] == in_one_go.accuracies[finished_epochs:]
+
+
+@pytest.mark.parametrize("step", [STEPS_AN_EPOCH, STEPS_AN_EPOCH + 2])
+def test_worker_processes_change_nothing(template, in_one_go, tmp_path, step):
+    before, after = cut_off_and_resumed(template, tmp_path, step, data=lambda: shuffled(workers=2))
+    assert before.lines + after.lines == in_one_go.lines
+    assert same_end(after, in_one_go)
+
+
+def test_workers_that_persist_are_positioned_too(template, in_one_go, tmp_path):
+    _, after = cut_off_and_resumed(
+        template, tmp_path, STEPS_AN_EPOCH + 2, data=lambda: shuffled(workers=1, persistent_workers=True)
+    )
+    assert after.lines == in_one_go.lines[STEPS_AN_EPOCH + 2 :]
+
+
+def test_skipped_samples_are_not_loaded(template, tmp_path):
+    _, after = cut_off_and_resumed(template, tmp_path, 2 * STEPS_AN_EPOCH + 3)
+    looked_at = BATCH  # by compile
+    assert len(after.loaded) == looked_at + (STEPS - 2 * STEPS_AN_EPOCH - 3) * BATCH
+
+
+def test_a_run_that_was_finished_has_nothing_to_do(template, in_one_go, tmp_path):
+    with_artifact(template, tmp_path)
+    train(tmp_path, checkpoint_steps=STEPS)
+    again = train(tmp_path, autoload_last_checkpoint=True)
+    assert again.lines == []
+    assert same_end(again, in_one_go)
+    further = train(tmp_path, autoload_last_checkpoint=True, epochs=EPOCHS + 1)
+    assert further.first_step == STEPS + 1
+    assert len(further.lines) == STEPS_AN_EPOCH
+
+
+def test_by_hand_a_run_begins_anew_unless_it_is_asked_to_go_on(template, in_one_go, tmp_path):
+    with_artifact(template, tmp_path)
+    train(tmp_path, checkpoint_steps=2, max_steps=4)
+    assert train(tmp_path).lines == in_one_go.lines
+    elsewhere = with_artifact(template, tmp_path / "elsewhere")
+    assert train(elsewhere, checkpoint_path=str(tmp_path / "checkpoints" / "step_2")).lines == in_one_go.lines[2:]
+
+
+def test_save_and_load_of_the_script(template, in_one_go, tmp_path):
+    with_artifact(template, tmp_path)
+    whole = train(tmp_path, save_to={7: tmp_path / "seventh"})
+    assert whole.lines == in_one_go.lines  # to save shifts nothing
+    after = train(tmp_path, load=tmp_path / "seventh")
+    assert after.lines == in_one_go.lines[7:]
+    assert after.context.user_state == {"step": 7}
+
+
+def chained(optimizer):
+    return [ChainedScheduler([ExponentialLR(optimizer, 0.99), StepLR(optimizer, 3)])], [MultiStepLR(optimizer, [1, 2])]
+
+
+class Metricless(MultiStepLR):
+    """Steps by epoch, whatever it is given."""
+
+    def step(self, *_metrics):
+        super().step()
+
+
+def two_of_a_kind(optimizer):
+    each_epoch = [Metricless(optimizer, [1, 2])]
+    chain = ChainedScheduler([ExponentialLR(optimizer, 0.99), StepLR(optimizer, 3)])
+    return [chain, CosineAnnealingLR(optimizer, 40), CosineAnnealingLR(optimizer, 9)], each_epoch
+
+
+def test_several_schedulers_go_on_each_from_its_own_state(template, tmp_path):
+    whole = train(with_artifact(template, tmp_path / "whole"), make_schedules=two_of_a_kind)
+    for step in (4, STEPS_AN_EPOCH):
+        _, after = cut_off_and_resumed(template, tmp_path / str(step), step, make_schedules=two_of_a_kind)
+        assert after.lines == whole.lines[step:]
+
+
+class Stream(torch.utils.data.IterableDataset):
+    """Batches that begin again with each epoch, in an order of the epoch's own."""
+
+    def __iter__(self):
+        samples = Augmented()
+        return (samples[index] for index in torch.randperm(len(samples)).tolist())
+
+
+class Endless(torch.utils.data.IterableDataset):
+    """Samples that go on where they were, whoever asks."""
+
+    def __init__(self):
+        self.samples = iter(itertools.cycle(Augmented()))
+
+    def __iter__(self):
+        return self.samples
+
+
+class Limited:
+    """The first batches of each epoch of a source."""
+
+    def __init__(self, source):
+        self.source = source
+
+    def __iter__(self):
+        return itertools.islice(self.source, STEPS_AN_EPOCH)
+
+
+class GrowingSampler(torch.utils.data.Sampler):
+    """Counts its epochs, and draws each index as it is asked for it."""
+
+    def __init__(self):
+        self.epoch = 0
+
+    def __len__(self):
+        return STEPS_AN_EPOCH * BATCH
+
+    def __iter__(self):
+        self.epoch += 1
+        for _ in range(len(self)):
+            yield int(torch.randint(0, 10 * self.epoch, ()))
+
+
+SOURCES = {
+    "a stream that begins again": lambda: torch.utils.data.DataLoader(Stream(), BATCH),
+    "a stream of worker processes": lambda: torch.utils.data.DataLoader(Stream(), BATCH, num_workers=1),
+    "a list": lambda: list(torch.utils.data.DataLoader(dataset(), BATCH)),
+    "an iterable": lambda: Limited(torch.utils.data.DataLoader(dataset(80), BATCH)),
+    "an iterator": lambda: iter(list(torch.utils.data.DataLoader(dataset(120), BATCH))),
+    "a sampler with a memory": lambda: torch.utils.data.DataLoader(Augmented(), BATCH, sampler=GrowingSampler()),
+    "a generator of its own": lambda: shuffled(generator=torch.Generator().manual_seed(9)),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_source_is_found_again(template, tmp_path, source):
+    data = SOURCES[source]
+    whole = train(with_artifact(template, tmp_path / "whole"), data=data)
+    assert len(whole.lines) in (STEPS, 120 // BATCH)
+    for step in (STEPS_AN_EPOCH, STEPS_AN_EPOCH + 2):
+        before, after = cut_off_and_resumed(template, tmp_path / str(step), step, data=data)
+        assert before.lines + after.lines == whole.lines, f"step {step}"
+
+
+def test_a_loader_that_has_become_shorter_is_refused(template, tmp_path):
+    with_artifact(template, tmp_path)
+    train(tmp_path, cut_off_in=5, checkpoint_steps=4)
+    shorter = lambda: torch.utils.data.DataLoader(Augmented(2 * BATCH), BATCH, shuffle=True)  # noqa: E731
+    with pytest.raises(ReportedError, match=r"ended after 2 batches of epoch 1; .* it had given 4"):
+        train(tmp_path, autoload_last_checkpoint=True, data=shorter)
+
+
+def test_other_schedulers_are_refused(template, tmp_path):
+    with_artifact(template, tmp_path)
+    train(tmp_path, cut_off_in=3, checkpoint_steps=1)
+    with pytest.raises(
+        ReportedError, match="saved with the schedulers LinearLR, .* the script has ExponentialLR, StepLR"
+    ):
+        train(tmp_path, autoload_last_checkpoint=True, make_schedules=chained)
+
+
+def test_order_depends_on_seeds_and_on_nothing_else(template, in_one_go, tmp_path):
+    def batches(**settings):
+        seen = train(with_artifact(template, tmp_path / str(settings)), epochs=1, **settings)
+        return [line.split()[2] for line in seen.lines]
+
+    same = [line.split()[2] for line in in_one_go.lines[:STEPS_AN_EPOCH]]
+    assert batches(log_steps=1) == same
+    assert batches(seed=1) != same
