@@ -9,6 +9,7 @@ from tests.fixtures.training import compiled
 
 from cerebras_contract.errors import ReportedError
 from cerebras_contract.planning import PlanRow
+from cerebras_contract.plans import CandidatePlan, PlanWarning
 from cerebras_contract.run_directory import RunDirectory
 from cerebras_contract.systems import load_system
 from cerebras_wafer import cli
@@ -133,6 +134,36 @@ def test_the_table_says_the_error_band_or_that_there_is_none(made):
     unmeasured = combination.row.model_copy(update={"calibrated": False, "error_band": None})
     assert "within 12%" in as_text([Combination(measured)])
     assert "uncalibrated" in as_text([Combination(unmeasured)])
+
+
+def test_a_warning_is_told_once_and_of_many_the_first(made):
+    (combination,) = combinations(made)
+    warnings = tuple(PlanWarning(code="alignment", message=f"warning {n}") for n in range(12))
+    told = Combination(combination.row, warnings=warnings)
+    (paragraph,) = [part for part in as_text([told, told]).split("\n\n") if part.startswith("Warnings:")]
+    assert len(paragraph.splitlines()) == 12
+    assert paragraph.count("warning 3 ") == 1
+    assert paragraph.endswith("and 2 more")
+
+
+def test_the_candidates_of_a_micro_batch_are_listed(made):
+    (combination,) = combinations(made)
+    tried = [
+        CandidatePlan(
+            micro_batch=size,
+            step_seconds=1 / size,
+            samples_per_second=8.0 * size,
+            activations_bytes=10**9 * size,
+            spilled_bytes=0,
+            chosen=size == 8,
+        )
+        for size in (4, 8)
+    ]
+    text = as_text([Combination(combination.row, candidates=tuple(tried))])
+    assert "Micro-batches of 1 x cs-2, batch 8, weight streaming:" in text
+    (chosen,) = [line for line in text.splitlines() if line.endswith("chosen")]
+    assert chosen.split()[0] == "8"
+    assert chosen.split()[-5:] == ["8.00", "GB", "0.00", "GB", "chosen"]
 
 
 def test_json_is_a_list_of_rows(made):

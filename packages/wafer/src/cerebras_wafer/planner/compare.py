@@ -21,7 +21,10 @@ SECONDS_AN_HOUR = 3600
 
 @dataclass(frozen=True)
 class Combination:
-    """A row, and what a person may want to know behind it. A row that does not fit has no more than its reason."""
+    """A row, and what a person may want to know behind it. A row that does not fit has no more than its reason.
+
+    `candidates` are there where they were to be explored.
+    """
 
     row: PlanRow
     candidates: tuple[CandidatePlan, ...] = ()
@@ -56,7 +59,8 @@ def compare(
         if choices.print_after == PassName.PLAN:
             show(plan.model_dump_json(indent=2))
         row = _row(plan, wanted, system, choices.max_steps or max_steps)
-        found.append(Combination(row, tuple(plan.candidates), tuple(plan.warnings), plan.trust))
+        candidates = tuple(plan.candidates) if wanted.micro_batch == "explore" else ()
+        found.append(Combination(row, candidates, tuple(plan.warnings), plan.trust))
     return found
 
 

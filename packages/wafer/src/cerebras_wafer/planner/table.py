@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from cerebras_contract.planning import PlanRow
+from cerebras_wafer.compiler.report.text import warning_text
 from cerebras_wafer.compiler.report.units import readable_rate, readable_seconds
 from cerebras_wafer.planner.compare import SECONDS_AN_HOUR, Combination
 
@@ -15,6 +16,7 @@ HEADER = (
 CANDIDATES_HEADER = ("MICRO-BATCH", "STEP", "SAMPLES/S", "ACTIVATIONS", "SPILLED", "")
 WORDS = frozenset({"SYSTEM", "MODE", "FITS", "ERROR", "BOUND", ""})  # columns that hold no numbers
 UNKNOWN = "-"
+WARNINGS_SHOWN = 10
 
 
 def as_json(combinations: Sequence[Combination]) -> str:
@@ -24,11 +26,12 @@ def as_json(combinations: Sequence[Combination]) -> str:
 
 
 def as_text(combinations: Sequence[Combination]) -> str:
-    """The table, then the reasons of what does not fit, the candidates where any were explored, and how far to
-    trust it."""
+    """The table, then the reasons of what does not fit, the candidates where any were explored, the warnings, and
+    how far to trust it."""
     parts = [_table(HEADER, [_cells(combination.row) for combination in combinations])]
     parts += _refusals(combination.row for combination in combinations if not combination.row.fits)
-    parts += [_candidates(combination) for combination in combinations if len(combination.candidates) > 1]
+    parts += [_candidates(combination) for combination in combinations if combination.candidates]
+    parts += _warnings(combinations)
     parts += list(dict.fromkeys(combination.trust.statement for combination in combinations if combination.trust))
     return "\n\n".join(parts)
 
@@ -63,6 +66,14 @@ def _cells(row: PlanRow) -> tuple[str, ...]:
         UNKNOWN if hours is None else _duration(hours / row.num_csx),
         UNKNOWN if hours is None else f"{hours:,.3g}" if hours < 100 else f"{hours:,.0f}",
     )
+
+
+def _warnings(combinations: Sequence[Combination]) -> list[str]:
+    """One paragraph, if there are any: each warning once, however many combinations it is of."""
+    found = list(dict.fromkeys(warning_text(warning) for each in combinations for warning in each.warnings))
+    more = [f"  and {len(found) - WARNINGS_SHOWN} more"] if len(found) > WARNINGS_SHOWN else []
+    lines = [f"  {warning}" for warning in found[:WARNINGS_SHOWN]]
+    return ["\n".join(["Warnings:", *lines, *more])] if found else []
 
 
 def _candidates(combination: Combination) -> str:
