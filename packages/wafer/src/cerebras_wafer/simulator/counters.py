@@ -28,9 +28,10 @@ def step_counters(plan: Plan, system: SystemSpec, *, half_precision: bool) -> St
     stalled: Counter[Bound] = Counter()
     for layer in plan.layers:
         stalled.update({bound: times * cycles for bound, cycles in _stalls(layer).items()})
-    if plan.regions:
+    stalled.update({Bound.OVERHEAD: plan.step_overhead_cycles, Bound.INPUT: plan.input_wait_cycles})
+    if plan.regions:  # the pipeline fills and drains
         slowest = max(region.cycles for region in plan.regions)
-        stalled[Bound.OVERHEAD] = max(0, plan.step_cycles - slowest * (plan.batch_size // plan.num_csx))
+        stalled[Bound.OVERHEAD] += max(0, plan.step_cycles - sum(stalled.values()) - slowest * plan.batch_size)
     peak = peak_multiply_adds_per_second(system, half_precision) * plan.step_seconds
     return StepCounters(
         cycles=plan.step_cycles,
@@ -44,7 +45,8 @@ def step_counters(plan: Plan, system: SystemSpec, *, half_precision: bool) -> St
 
 
 def _stalls(layer: LayerPlan) -> dict[Bound, int]:
-    """Cycles of a micro-batch in which the layer does not compute."""
-    forward = max(0, layer.weights_in_cycles - layer.forward_cycles)
-    backward = max(0, layer.weights_in_cycles + layer.gradients_out_cycles - layer.backward_cycles)
-    return {Bound.WEIGHT_IO: forward + backward, Bound.OVERHEAD: layer.overhead_cycles}
+    """Cycles of a micro-batch in which the layer does not compute: beside the fixed time, streaming goes on."""
+    computing = layer.forward_cycles + layer.backward_cycles
+    streaming = max(0, layer.total_cycles - layer.overhead_cycles - computing)
+    waits_for = Bound.MEMORY if layer.bound == Bound.MEMORY else Bound.WEIGHT_IO
+    return {waits_for: streaming, Bound.OVERHEAD: layer.overhead_cycles}
