@@ -2,10 +2,12 @@
 
 import re
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
 from cerebras_contract.errors import ErrorCode, ReportedError
+from cerebras_contract.planning import PlanRow
 from cerebras_contract.systems import SystemSpec, is_system_file, load_system, system_names
 
 FOLDER = files("cerebras_contract") / "data" / "systems"
@@ -53,10 +55,15 @@ def test_every_number_has_its_source_beside_it(name):
     if name == "tiny":
         assert "all figures are chosen" in text
         return
-    physical = text.split("# Constants of the weight")[0].split("# Weight-streaming cost model")[0]
-    numbers = re.findall(r"^ *\w+: +\d[^#\n]*(#.*)?$", physical, re.MULTILINE)
+    numbers = re.findall(r"^ *\w+: +\d[^#\n]*(#.*)?$", text, re.MULTILINE)
     assert len(numbers) > 12
     assert all(numbers)
+
+
+@pytest.mark.parametrize(("page", "model"), [("configuration", SystemSpec), ("planning", PlanRow)])
+def test_every_key_is_documented(page, model):
+    text = (Path(__file__).parents[3] / "docs" / f"{page}.md").read_text()
+    assert [name for name in model.model_fields if f"`{name}`" not in text] == []
 
 
 def test_an_unknown_system_names_the_known_ones():
