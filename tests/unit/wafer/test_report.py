@@ -113,6 +113,16 @@ def test_a_sample_passes_the_regions_forward_and_back():
         assert after.start_cycles == pytest.approx(before.end_cycles)
 
 
+def test_a_region_begins_as_soon_as_the_step_of_the_plan_says():
+    plan = pipelined_plan(2)
+    slowest = max(region.cycles for region in plan.regions)
+    way = sum(region.cycles for region in plan.regions)
+    for waited in (0.5, 0.1):
+        visits = sample_visits(plan.model_copy(update={"step_cycles": 63 * slowest + round(waited * way)}))
+        assert max(visit.end_cycles for visit in visits) == pytest.approx(waited * way, rel=0.03)
+        assert sum(visit.end_cycles - visit.start_cycles for visit in visits) == pytest.approx(way)
+
+
 def test_regions_beside_each_other_work_at_the_same_time():
     plan = pipelined_plan(1)
     first, *middle, last = [region.name for region in plan.regions]

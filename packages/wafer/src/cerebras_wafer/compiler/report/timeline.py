@@ -89,8 +89,9 @@ class Visit:
 def sample_visits(plan: Plan) -> list[Visit]:
     """The way of one sample through a pipelined plan, forward along the routes and back against them.
 
-    A region begins when all that it reads from is done. Its cycles are divided between forward and backward as
-    those of its kernels are.
+    A region begins after all that it reads from; how soon, before they are done with the sample, follows from the
+    way of the first sample that is in the plan's step. Its cycles are divided between forward and backward as those
+    of its kernels are.
     """
     places = {region.name: index for index, region in enumerate(plan.regions)}
     routes = [
@@ -101,11 +102,27 @@ def sample_visits(plan: Plan) -> list[Visit]:
     forward, backward = _cycles_of_regions(plan, places)
     there = _longest_ways(range(len(places)), routes, forward, [0.0] * len(places))
     back = _longest_ways(range(len(places))[::-1], [(target, source) for source, target in routes], backward, there)
+    share = _share_waited_for(plan, *max(zip(back, backward, strict=True), default=(0.0, 0.0)))
     return [
-        Visit(region, phase, ends[region] - cycles[region], ends[region])
+        Visit(
+            region,
+            phase,
+            share * (ends[region] - cycles[region]),
+            share * (ends[region] - cycles[region]) + cycles[region],
+        )
         for phase, ends, cycles in ((Phase.FORWARD, there, forward), (Phase.BACKWARD, back, backward))
         for region in range(len(places))
     ]
+
+
+def _share_waited_for(plan: Plan, whole_cycles: float, last_cycles: float) -> float:
+    """The part of a sample that a region waits for; all of it makes a way of `whole_cycles`, the last visit's too.
+
+    A step takes the way of its first sample, and the slowest region's cycles for each of the others.
+    """
+    slowest = max((region.cycles for region in plan.regions), default=0)
+    way = plan.step_cycles - (plan.batch_size - 1) * slowest
+    return min(1.0, max(0.0, way - last_cycles) / max(whole_cycles - last_cycles, 1.0))
 
 
 def _cycles_of_regions(plan: Plan, places: dict[str, int]) -> tuple[list[float], list[float]]:

@@ -131,8 +131,8 @@ function drawPipeline(select) {
   legend(by("timeline-legend"), [["var(--forward)", "a sample, forward"], ["var(--backward)", "a sample, backward"], ["var(--soft)", "busy with other samples"]]);
   const total = latency + Math.max(3 * period, latency * 0.12), entering = Math.ceil(total / period), every = Math.ceil(entering / 16);
   by("timeline-lede").textContent =
-    `The first sample has passed forward and back after ${cyclesTime(latency)} at most; from then on one leaves every ${cyclesTime(period)}, ` +
-    `the time of the slowest region. Drawn as if a region waited for the whole sample; it may begin with the first rows.${every > 1 ? ` One sample in ${number(every)} is drawn.` : ""}`;
+    `The first sample has passed forward and back after ${cyclesTime(latency)}: a region begins with the first part of a sample that reaches it. ` +
+    `From then on one leaves every ${cyclesTime(period)} at best, the time of the slowest region. A step of ${number(data.micro_batch * data.micro_batches)} samples takes ${cyclesTime(data.step_cycles)}.${every > 1 ? ` One sample in ${number(every)} is drawn.` : ""}`;
   let shapes = [], current = 0;
   const light = () => shapes.forEach((shape, at) => shape.setAttribute("aria-selected", String(order[at] === current)));
   const draw = () => {
