@@ -37,7 +37,7 @@ bench: install   ## ratios against what a user would use instead, in one run
 	$(BIN)/python tests/bench/bench_training.py
 
 calibrate: install ## fit the cost model to published rates, write its constants; CAPTURE=--capture traces the models anew
-	$(BIN)/python tools/calibrate.py $(CAPTURE)
+	$(BIN)/python -m tools.calibrate $(CAPTURE)
 
 # The article's script needs torchvision, which needs a torch of its own: an environment of about 5.5 GB.
 ARTICLE_VENV := .venv-article

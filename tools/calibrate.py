@@ -18,9 +18,9 @@ from io import StringIO
 from pathlib import Path
 
 import torch
-from published_models import MODELS, TokenLoss, batch, build
 from ruamel.yaml import YAML
 from scipy.optimize import least_squares
+from tools.published_models import MODELS, TokenLoss, batch, build
 
 from cerebras_contract.artifacts import PrecisionSpec
 from cerebras_contract.systems import load_system
@@ -68,10 +68,10 @@ def captured_graph(name: str) -> KernelGraph:
     return kernel_graph(step, options, lambda _line: None)[1]
 
 
-def captured_workload(name: str) -> Workload:
-    """The work of a published model: two blocks captured, the first repeated to the published depth."""
+def published_workload(name: str, graph: KernelGraph) -> Workload:
+    """The work of a published model from its graph of two blocks: the first repeated to the published depth."""
     count = MODELS[name][1].layers - 1
-    layers = workload_of(captured_graph(name))
+    layers = workload_of(graph)
     return tuple(replace(layer, count=count) if layer.name == "blocks.0" else layer for layer in layers)
 
 
@@ -80,7 +80,7 @@ def write_workloads() -> None:
     data = {}
     for name in MODELS:
         print(f"capture {name}", file=sys.stderr)
-        data[name] = [layer.as_data() for layer in captured_workload(name)]
+        data[name] = [layer.as_data() for layer in published_workload(name, captured_graph(name))]
     (FOLDER / "workloads.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     calibrated.workloads.cache_clear()
 
