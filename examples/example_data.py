@@ -79,12 +79,15 @@ class Characters:
     """Numbers for the 65 characters of the plays, in the order of their code points; then a mask and a padding."""
 
     def __init__(self, text: str) -> None:
-        self.known = sorted(set(text))
-        self.numbers = {character: number for number, character in enumerate(self.known)}
+        self.known = np.unique(code_points(text))
         self.mask, self.padding = len(self.known), len(self.known) + 1
 
     def encode(self, text: str) -> torch.Tensor:
-        return torch.tensor([self.numbers[character] for character in text])
+        return torch.from_numpy(np.searchsorted(self.known, code_points(text)))
+
+
+def code_points(text: str) -> np.ndarray:
+    return np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
 
 
 class NextCharacters(Dataset):
