@@ -74,6 +74,7 @@ def test_the_planners_status_is_the_commands(command, started, monkeypatch):
         (("--num-csx", ""), "--num-csx: expected whole numbers above 0"),
         (("--mode", "fast"), "--mode: expected one of auto, weight_streaming, pipelined, data_streaming, not 'fast'."),
         (("--micro-batch", "-1"), "--micro-batch: expected auto, explore or a whole number above 0, not '-1'."),
+        (("--print-after", "precison"), "--print-after: expected one of precision, partition, match"),
         (("--system", "cs-2,cs-9"), "there is no system 'cs-9'"),
         (("--system", "none.yaml"), "cannot read the system none.yaml: No such file or directory"),
         (("--config", "none.yaml"), "cannot read the run configuration none.yaml"),

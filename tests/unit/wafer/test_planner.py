@@ -8,14 +8,13 @@ import pytest
 from tests.fixtures.training import compiled
 
 from cerebras_contract.errors import ReportedError
-from cerebras_contract.planning import PlanRow
+from cerebras_contract.planning import PassName, PlanRow
 from cerebras_contract.plans import CandidatePlan, PlanWarning
 from cerebras_contract.run_directory import RunDirectory
 from cerebras_contract.systems import load_system
 from cerebras_wafer import cli
 from cerebras_wafer.compiler.emit import write_artifact
 from cerebras_wafer.compiler.ir.text import parse_graph, print_graph
-from cerebras_wafer.compiler.pipeline import PassName
 from cerebras_wafer.planner.compare import Combination, compare
 from cerebras_wafer.planner.options import PlanChoices
 from cerebras_wafer.planner.table import HEADER, as_json, as_text
@@ -180,7 +179,7 @@ def test_a_saved_artifact_is_planned_without_its_script(made, artifact_folder, c
 def test_show_prints_the_kernel_graph_and_its_summary(made, artifact_folder, capsys):
     assert cli.main(["show", artifact_folder]) == 0
     assert parse_graph(capsys.readouterr().out) == made.graph
-    assert cli.main(["plan", artifact_folder, "--print-after", "match"]) == 0
+    assert cli.main(["plan", artifact_folder, "--print-after", "fuse"]) == 0
     assert capsys.readouterr().out.startswith(print_graph(made.graph))
     assert cli.main(["show", artifact_folder, "--summary"]) == 0
     assert f"{made.key}: batch 8, float32, compiled for 1 x cs-2" in capsys.readouterr().out

@@ -49,7 +49,7 @@ def plan(
         list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set a value of run.yaml.")
     ] = None,
     print_after: Annotated[
-        str | None, typer.Option(metavar="PASS", help="Print what a pass leaves: precision, partition, match, plan.")
+        str | None, typer.Option(metavar="PASS", help=f"Print what a pass leaves: {', '.join(planning.PassName)}.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:
@@ -64,9 +64,9 @@ def plan(
         ("--num-csx", num_csx, planning.whole_numbers),
         ("--mode", mode, planning.mode_word),
         ("--micro-batch", micro_batch, planning.micro_batch),
+        ("--print-after", print_after, planning.pass_name),
     ]
     options = [word for check in checks for word in _checked(*check)]
-    options += [] if print_after is None else ["--print-after", print_after]
     options += ["--json"] if as_json else []
     if find_spec(FRAMEWORK) is None:
         raise BadInput("plan needs the package cerebras-emulator-pytorch in this Python environment.")

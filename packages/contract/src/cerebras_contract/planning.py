@@ -1,5 +1,6 @@
 """Planning without a job: the rows of its comparison, and how its options are written."""
 
+from enum import StrEnum
 from typing import Literal
 
 from cerebras_contract.model import ContractModel
@@ -14,6 +15,16 @@ MODE_WORDS: dict[str, Mode | None] = {
     "data_streaming": Mode.PIPELINED,  # an older word for it
 }
 MicroBatch = int | Literal["auto", "explore"]
+
+
+class PassName(StrEnum):
+    """Passes of the compiler in their order; the text of what a pass leaves can be printed after it."""
+
+    PRECISION = "precision"
+    PARTITION = "partition"
+    MATCH = "match"
+    FUSE = "fuse"
+    PLAN = "plan"
 
 
 class PlanRow(ContractModel):
@@ -63,6 +74,13 @@ def mode_word(text: str) -> str:
     if text not in MODE_WORDS:
         raise invalid(f"expected one of {', '.join(MODE_WORDS)}, not {text!r}")
     return text
+
+
+def pass_name(text: str) -> PassName:
+    """A pass by its name."""
+    if text not in [*PassName]:
+        raise invalid(f"expected one of {', '.join(PassName)}, not {text!r}")
+    return PassName(text)
 
 
 def micro_batch(text: str) -> MicroBatch:

@@ -12,12 +12,12 @@ from typing import TextIO
 from cerebras_contract.artifacts import KERNELS_FILE, Manifest
 from cerebras_contract.digests import sha256_of_file
 from cerebras_contract.errors import ReportedError
+from cerebras_contract.planning import PassName
 from cerebras_contract.plans import Phase
 from cerebras_contract.systems import system_names
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions
 from cerebras_wafer.compiler.ir.kernels import KernelGraph
 from cerebras_wafer.compiler.ir.text import parse_graph, print_graph
-from cerebras_wafer.compiler.pipeline import PassName
 from cerebras_wafer.errors import ArtifactMismatch
 from cerebras_wafer.planner.compare import compare
 from cerebras_wafer.planner.options import add_options, choices_of
@@ -25,6 +25,7 @@ from cerebras_wafer.planner.table import as_json, as_text
 from cerebras_wafer.simulator.load import read_manifest
 
 INTERRUPTED = 130
+SAVED_GRAPH = PassName.FUSE  # the pass after which the kernel graph is saved
 Command = Callable[[argparse.Namespace], None]
 
 
@@ -61,12 +62,12 @@ def _parser() -> argparse.ArgumentParser:
 def _plan(arguments: argparse.Namespace) -> None:
     manifest, graph = _read(arguments.artifact)
     choices = choices_of(arguments)
-    if choices.print_after in (PassName.PRECISION, PassName.PARTITION):
+    if choices.print_after not in (None, SAVED_GRAPH, PassName.PLAN):
         raise ArtifactMismatch(
             f"an artifact does not hold what pass {choices.print_after} left",
-            f"Choose {PassName.MATCH} or {PassName.PLAN}, or plan the script.",
+            f"Choose {SAVED_GRAPH} or {PassName.PLAN}, or plan the script.",
         )
-    if choices.print_after == PassName.MATCH:
+    if choices.print_after == SAVED_GRAPH:
         _say(print_graph(graph), sys.stderr if choices.json else sys.stdout)
     if manifest.system not in system_names() and choices.systems is None:
         raise ArtifactMismatch(

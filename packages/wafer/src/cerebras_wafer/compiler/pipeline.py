@@ -9,9 +9,9 @@ plan        choose the mode and the micro-batch; place or schedule; cost (see pl
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
 from cerebras_contract.artifacts import ProgramName, Versions
+from cerebras_contract.planning import PassName
 from cerebras_contract.plans import Plan
 from cerebras_contract.reports import Report
 from cerebras_contract.systems import load_system
@@ -30,16 +30,6 @@ from cerebras_wafer.compiler.report.build import build_report
 from cerebras_wafer.versions import compiler_versions
 
 Log = Callable[[str], None]
-
-
-class PassName(StrEnum):
-    """Passes in their order; the text of what a pass leaves can be printed after it."""
-
-    PRECISION = "precision"
-    PARTITION = "partition"
-    MATCH = "match"
-    FUSE = "fuse"
-    PLAN = "plan"
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
 
-from cerebras_contract.planning import MODE_WORDS, PlanRow
+from cerebras_contract.planning import MODE_WORDS, PassName, PlanRow
 from cerebras_contract.plans import CandidatePlan, Plan, PlanWarning, Trust
 from cerebras_contract.systems import SystemSpec, load_system
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions
 from cerebras_wafer.compiler.ir.kernels import KernelGraph
 from cerebras_wafer.compiler.ir.scale import scaled
-from cerebras_wafer.compiler.pipeline import PassName
 from cerebras_wafer.compiler.planning import plan_graph
 from cerebras_wafer.errors import CompileError
 from cerebras_wafer.hardware.costs import peak_multiply_adds_per_second

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from cerebras_contract.errors import ReportedError
-from cerebras_contract.planning import MicroBatch, micro_batch, mode_word, systems, whole_numbers
-from cerebras_wafer.compiler.pipeline import PassName
+from cerebras_contract.planning import MicroBatch, PassName, micro_batch, mode_word, pass_name, systems, whole_numbers
 
 Value = TypeVar("Value")
 
@@ -35,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--mode", type=_kind(mode_word), help="auto, weight_streaming or pipelined")
     add("--micro-batch", type=_kind(micro_batch), help="auto, explore or a number of samples")
     add("--max-steps", type=_kind(_one_number), help="steps that time and system-hours are for")
-    add("--print-after", choices=list(PassName), type=PassName, metavar="PASS", help=f"print: {', '.join(PassName)}")
+    add("--print-after", type=_kind(pass_name), metavar="PASS", help=f"print what a pass leaves: {', '.join(PassName)}")
     add("--json", action="store_true", help="print the rows as JSON")
 
 
