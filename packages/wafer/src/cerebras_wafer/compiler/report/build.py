@@ -8,6 +8,7 @@ from cerebras_contract.reports import KernelReport, LayerReport, Report
 from cerebras_contract.systems import SystemSpec
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions
 from cerebras_wafer.compiler.ir.kernels import KernelGraph
+from cerebras_wafer.compiler.placement.place import input_bytes
 from cerebras_wafer.hardware.costs import peak_multiply_adds_per_second
 
 
@@ -32,7 +33,7 @@ def build_report(key: str, plan: Plan, graph: KernelGraph, options: CompileOptio
         outside_layers_seconds=_outside_layers_seconds(plan),
         samples_per_second=plan.samples_per_second,
         compute_samples_per_second=_rate(plan, _compute_cycles(plan)),
-        transmission_samples_per_second=_rate(plan, _transmission_cycles(plan, system)),
+        transmission_samples_per_second=_rate(plan, _transmission_cycles(plan, graph, system)),
         active_pes=round(plan.fill * system.processing_elements),
         total_pes=system.processing_elements,
         compute_utilization=multiply_adds / plan.step_seconds / peak,
@@ -62,11 +63,11 @@ def _compute_cycles(plan: Plan) -> float:
     return sum(layer.forward_cycles + layer.backward_cycles for layer in plan.layers)
 
 
-def _transmission_cycles(plan: Plan, system: SystemSpec) -> float:
-    """Cycles of a micro-batch, if only the bytes to and from the wafer counted."""
+def _transmission_cycles(plan: Plan, graph: KernelGraph, system: SystemSpec) -> float:
+    """Cycles of a micro-batch, if only the bytes to and from the wafer counted: weights and gradients, or samples."""
     if plan.regions:
-        seconds = sum(kernel.off_wafer_bytes for kernel in plan.kernels) / system.off_wafer_bytes_per_second
-        return seconds * plan.clock_hz
+        sample_bytes = input_bytes(graph, 4 if graph.compute_dtype == "float32" else 2)
+        return plan.micro_batch * sample_bytes / system.off_wafer_bytes_per_second * plan.clock_hz
     return sum(2 * layer.weights_in_cycles + layer.gradients_out_cycles for layer in plan.layers)
 
 
