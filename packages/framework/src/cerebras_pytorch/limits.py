@@ -19,7 +19,7 @@ from cerebras_contract.errors import ErrorCode, ErrorReport
 from cerebras_contract.run_directory import StageResult
 from cerebras_pytorch.capture.stacks import essential, is_users_code, shown, stack_of, stack_of_traceback, stack_text
 from cerebras_pytorch.log import logger
-from cerebras_pytorch.memory import free_bytes, used_bytes
+from cerebras_pytorch.memory import free_bytes, is_out_of_memory, used_bytes
 from cerebras_pytorch.process import Process
 from cerebras_pytorch.settings import GIBIBYTE, RunSettings
 from cerebras_wafer.errors import CompileError
@@ -75,6 +75,7 @@ def limited(process: Process, *checks: Check) -> Iterator[None]:
         watch.finish()
         time.sleep(0)  # a signal on its way arrives at a system call, while the handler is still there
         signal.signal(INTERRUPT, before if before is not None else signal.SIG_DFL)
+        watch.join()
 
 
 class _Watch(threading.Thread):
@@ -134,7 +135,7 @@ def compile_limits(process: Process, settings: RunSettings) -> Iterator[None]:
         try:
             yield
         except (MemoryError, RuntimeError) as error:
-            if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
+            if is_out_of_memory(error):
                 raise CompileError(**dict(memory.refused(error))) from error
             raise
 

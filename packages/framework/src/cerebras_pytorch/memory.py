@@ -27,6 +27,11 @@ def free_bytes() -> int | None:
     return min(fields["MemAvailable"] + fields.get("SwapFree", 0), *_free_in_groups(), NO_LIMIT_BYTES)
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that the system has refused memory, to Python or to PyTorch."""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))
+
+
 def _fields(path: Path) -> dict[str, int]:
     """Lines such as `VmSwap:   12 kB`, as bytes; empty where the file cannot be read."""
     try:

@@ -26,6 +26,7 @@ from torch._guards import detect_fake_mode
 from torch.utils import _pytree as pytree
 
 from cerebras_pytorch.capture.refusals import cannot_capture, met_in_export, refuse_torchscript, watching
+from cerebras_pytorch.memory import is_out_of_memory
 from cerebras_wafer.compiler.frontends.training_step import Program
 from cerebras_wafer.compiler.passes.refuse import dynamic_shapes_of
 from cerebras_wafer.errors import CompilerBug
@@ -66,6 +67,8 @@ def _export(module: nn.Module, arguments: tuple[Any, ...]) -> torch.export.Expor
         try:
             exported = torch.export.export(module, arguments, strict=False)
         except Exception as error:
+            if is_out_of_memory(error):
+                raise
             raise cannot_capture(module, arguments, notes, met_in_export(module, notes, error)) from error
     dynamic = dynamic_shapes_of(exported.graph.nodes)
     if notes.faults or dynamic:

@@ -1,0 +1,190 @@
+"""A compile ends at its limits of memory and time, and a loader that blocks is named with the line where it sat."""
+
+import contextlib
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+import cerebras_pytorch as cbt
+from cerebras_contract.errors import ErrorCode, ErrorReport
+from cerebras_pytorch import memory
+from cerebras_pytorch.settings import GIBIBYTE
+
+pytestmark = pytest.mark.usefixtures("run_folder")
+
+MEBIBYTE = 1 << 20
+LONG_SECONDS = 60.0
+SHORT_SECONDS = 0.3
+
+
+class Model(nn.Module):
+    """A linear layer with something else in its forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.kept: list[bytes] = []
+
+    def forward(self, x):
+        self.something_else()
+        return self.layer(x)
+
+    def something_else(self) -> None:
+        raise NotImplementedError
+
+
+class Grows(Model):
+    def something_else(self):
+        while True:
+            self.kept.append(b"x" * MEBIBYTE)  # here
+
+
+class AsksForTooMuch(Model):
+    def something_else(self):
+        self.kept.append(bytes(1 << 60))  # here
+
+
+class Waits(Model):
+    def something_else(self):
+        time.sleep(LONG_SECONDS)  # here
+
+
+class Computes(Model):
+    def something_else(self):
+        until = time.monotonic() + LONG_SECONDS
+        while time.monotonic() < until:
+            sum(range(1000))  # here
+
+
+class Swallows(Model):
+    def something_else(self):
+        with contextlib.suppress(Exception):
+            time.sleep(LONG_SECONDS)  # here
+
+
+class Samples(Dataset):
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if number == 3:
+            self.fetch()
+        return torch.ones(4), torch.ones(4)
+
+    def fetch(self) -> None:
+        time.sleep(LONG_SECONDS)  # here
+
+
+def lines_of(kind: type) -> set[int]:
+    """The marked line of a class of this file, and the one before it (a loop is on either)."""
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith(f"class {kind.__name__}("))
+    marked = next(number + 1 for number in range(start, len(lines)) if lines[number].endswith("# here"))
+    return {marked - 1, marked}
+
+
+def compile_fails(model: nn.Module, batches: object = None, **limits: float) -> ErrorReport:
+    batches = batches or [(torch.ones(3, 4), torch.ones(3, 4))]
+    handler = signal.getsignal(signal.SIGUSR2)
+    with cbt.init_context() as context, pytest.raises(cbt.CompileError) as caught:
+        context.set_run_config(cbt.utils.config.RunConfig(**limits))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        cbt.compile(model, optimizer, nn.MSELoss(), cbt.utils.data.DataLoader(batches))
+    assert signal.getsignal(signal.SIGUSR2) is handler
+    assert not [thread for thread in threading.enumerate() if thread.name == "limits of the compile"]
+    return caught.value.report
+
+
+def test_a_compile_that_grows_past_its_memory_is_ended():
+    limit_bytes = (memory.used_bytes() or 0) + 200 * MEBIBYTE
+    report = compile_fails(Grows(), compile_crd_memory_gi=limit_bytes / GIBIBYTE)
+    assert report.code is ErrorCode.COMPILE_OUT_OF_MEMORY
+    assert (report.file, report.line in lines_of(Grows)) == (__file__, True)
+    assert f"its limit of {limit_bytes / GIBIBYTE:.2f} GiB (compile_crd_memory_gi)" in report.message
+    for remedy in ("more memory", "swap", "batch", "model smaller"):
+        assert remedy in (report.advice or "")
+
+
+def test_the_default_limit_is_what_the_machine_has_free(monkeypatch):
+    monkeypatch.setattr("cerebras_pytorch.limits.free_bytes", lambda: 300 * MEBIBYTE)
+    report = compile_fails(Grows())
+    assert report.code is ErrorCode.COMPILE_OUT_OF_MEMORY
+    assert "what this machine had free at the start" in report.message
+
+
+def test_an_allocation_that_the_system_refuses_is_the_same_error():
+    report = compile_fails(AsksForTooMuch())
+    assert report.code is ErrorCode.COMPILE_OUT_OF_MEMORY
+    assert (report.file, report.line in lines_of(AsksForTooMuch)) == (__file__, True)
+
+
+@pytest.mark.parametrize("kind", [Waits, Computes, Swallows])
+def test_a_compile_that_passes_its_time_is_ended_where_it_stands(kind):
+    report = compile_fails(kind(), compile_timeout_seconds=SHORT_SECONDS)
+    assert report.code is ErrorCode.COMPILE_TIMEOUT
+    assert (report.file, report.line in lines_of(kind)) == (__file__, True)
+    assert "in something_else" in report.message
+    assert "in forward" in report.message
+    assert "site-packages" not in report.message
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_that_blocks_is_named_with_the_call_it_sat_in(workers):
+    loader = torch.utils.data.DataLoader(Samples(), batch_size=8, num_workers=workers)
+    report = compile_fails(nn.Linear(4, 4), loader, input_timeout_seconds=1.0)
+    assert report.code is ErrorCode.COMPILE_INPUT_BLOCKED
+    assert (report.file, report.line in lines_of(Samples)) == (__file__, True)
+    assert "in __getitem__" in report.message
+    assert ("worker 0 sat" in report.message) == bool(workers)
+    assert loader.worker_init_fn is None
+
+
+def test_a_compile_within_its_limits_is_left_alone():
+    with cbt.init_context() as context:
+        context.set_run_config(cbt.utils.config.RunConfig(compile_timeout_seconds=LONG_SECONDS))
+        model = nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        batches = [(torch.ones(3, 4), torch.ones(3, 4))]
+        cbt.compile(model, optimizer, nn.MSELoss(), cbt.utils.data.DataLoader(batches))
+        assert context.session is not None
+
+
+def test_memory_that_is_written_counts_and_mapped_files_do_not(tmp_path):
+    before = memory.used_bytes() or 0
+    kept = b"x" * (64 * MEBIBYTE)
+    grown = (memory.used_bytes() or 0) - before
+    assert 60 * MEBIBYTE < grown < 80 * MEBIBYTE
+    (tmp_path / "file").write_bytes(kept)
+    mapped = torch.from_file(str(tmp_path / "file"), shared=False, size=len(kept), dtype=torch.uint8)
+    assert mapped[::4096].count_nonzero() == len(kept) // 4096
+    assert (memory.used_bytes() or 0) - before < 80 * MEBIBYTE
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_limit_of_a_control_group_counts(tmp_path, monkeypatch, version):
+    machine = tmp_path / "meminfo"
+    machine.write_text("MemTotal:  1000 kB\nMemAvailable:   900 kB\nSwapFree:   100 kB\n")
+    root = tmp_path if version == 2 else tmp_path / "memory"
+    group = root / "slice" / "job"
+    group.mkdir(parents=True)
+    names = ("memory.max", "memory.current", "inactive_file")
+    if version == 1:
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    groups = tmp_path / "cgroup"
+    groups.write_text("0::/slice/job\n" if version == 2 else "3:cpu:/other\n4:memory:/slice/job\n")
+    for name, path in (("MACHINE", machine), ("GROUPS", groups), ("GROUP_FILES", tmp_path)):
+        monkeypatch.setattr(memory, name, path)
+    assert memory.free_bytes() == 1000 << 10
+    (group / names[0]).write_text("max\n" if version == 2 else "9223372036854771712\n")
+    (group / names[1]).write_text("0\n")
+    assert memory.free_bytes() == 1000 << 10
+    (group.parent / names[0]).write_text("500000\n")
+    (group.parent / names[1]).write_text("300000\n")
+    (group.parent / "memory.stat").write_text(f"anon 200000\n{names[2]} 100000\n")
+    assert memory.free_bytes() == 300000
