@@ -4,7 +4,9 @@ A stand-in takes the planner's place; the real one is tested in tests/integratio
 """
 
 import json
+import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,13 +35,12 @@ def folder(tmp_path):
 def started(folder, monkeypatch):
     """What the planner was started with, once it was."""
     seen = folder / "seen.json"
-    popen = plan_command.subprocess.Popen
 
     def start(words, cwd):
         assert words[:4] == [sys.executable, "-m", "cerebras_pytorch", "plan"]
-        return popen([sys.executable, "-c", STAND_IN, str(seen), *words[4:]], cwd=cwd)
+        return subprocess.Popen([sys.executable, "-c", STAND_IN, str(seen), *words[4:]], cwd=cwd)
 
-    monkeypatch.setattr(plan_command.subprocess, "Popen", start)
+    monkeypatch.setattr(plan_command, "subprocess", SimpleNamespace(Popen=start))
     monkeypatch.chdir(folder)
     return lambda: json.loads(seen.read_text())
 
