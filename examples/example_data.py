@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 PIXEL_MEAN, PIXEL_STANDARD_DEVIATION = 0.1307, 0.3081  # of the MNIST training set
 IGNORED = -100  # a target that cross_entropy leaves out
 MASKED_SHARE = 0.15  # of the characters, as in the BERT paper

@@ -14,7 +14,7 @@ from torch import nn
 
 import cerebras_pytorch as cbt
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))  # for example_data, which the examples share
 
 from example_data import digits  # noqa: E402
