@@ -1,4 +1,4 @@
-"""`checkpoint list`, `download`, `convert`."""
+"""`checkpoint list`, `download`, `inspect`, `convert`. The last two need torch: they are another process."""
 
 import subprocess
 import sys
@@ -21,8 +21,9 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True)
     group.command("list")(list_checkpoints)
     group.command()(download)
+    group.command()(inspect)
     group.command()(convert)
-    app.add_typer(group, name="checkpoint", help="List, download and convert checkpoints.")
+    app.add_typer(group, name="checkpoint", help="List, download, inspect and convert checkpoints.")
 
 
 def list_checkpoints(job: JobArgument, home: HomeOption = None) -> None:
@@ -46,12 +47,24 @@ def download(
         print(client.checkpoints.download(job, None if step == LATEST else int(step), to))
 
 
-def convert(
-    checkpoint: Annotated[Path, typer.Argument(metavar="DIR", help="A downloaded checkpoint, step_N.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT.pt", help="The file to write.")],
+def inspect(
+    checkpoint: Annotated[Path, typer.Argument(metavar="DIR", help="A checkpoint, step_N.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Write a checkpoint as a plain PyTorch state dict."""
+    """Show what a checkpoint holds, and whether it is undamaged."""
+    _run("inspect", str(checkpoint), *(["--json"] if as_json else []))
+
+
+def convert(
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="A checkpoint, step_N, or a .pt file.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The .pt file, or the folder, to write.")],
+) -> None:
+    """Write a checkpoint as a plain PyTorch state dict, or a state dict as a checkpoint."""
+    _run("convert", str(source), str(out))
+
+
+def _run(*words: str) -> None:
     if find_spec(FRAMEWORK) is None:
         raise BadInput("this needs the package cerebras-emulator-pytorch in this Python environment.")
-    command = [sys.executable, "-m", FRAMEWORK, "checkpoint", "convert", str(checkpoint), str(out)]
+    command = [sys.executable, "-m", FRAMEWORK, "checkpoint", *words]
     raise typer.Exit(subprocess.run(command, check=False).returncode)

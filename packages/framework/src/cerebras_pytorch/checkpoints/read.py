@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import JsonValue, ValidationError
 from torch import Tensor
@@ -19,6 +20,7 @@ from cerebras_contract.checkpoints import (
 from cerebras_contract.digests import sha256_of_file
 from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
 from cerebras_pytorch.checkpoints.tensor_file import TensorFileError, check_tensors, read_tensors
+from cerebras_pytorch.checkpoints.values import from_json
 
 NAME_A_FOLDER = "Name the folder of one checkpoint, such as checkpoints/step_100."
 DAMAGED = "Take an older checkpoint, or fetch this one again: `cerebras-cloud checkpoint download JOB`."
@@ -43,9 +45,9 @@ class Checkpoint:
         return self.manifest.step
 
     @property
-    def extra(self) -> JsonValue:
+    def extra(self) -> Any:
         """What the user let ride along."""
-        return self.manifest.extra
+        return from_json(self.manifest.extra, {})
 
 
 def read_checkpoint(folder: Path | str) -> Checkpoint:

@@ -103,13 +103,14 @@ def check_tensors(tensors: Mapping[str, Tensor], checksums: Mapping[str, int]) -
     if missing:
         raise TensorFileError(f"differs from what was saved: its header is damaged at {_listed(missing)}")
     with ThreadPoolExecutor(READERS) as pool:
-        found = dict(zip(tensors, pool.map(_checksum, tensors.values()), strict=True))
+        found = dict(zip(tensors, pool.map(tensor_checksum, tensors.values()), strict=True))
     damaged = [name for name, checksum in found.items() if checksum != checksums[name]]
     if damaged:
         raise TensorFileError(f"differs from what was saved: the bytes of {_listed(damaged)} are damaged")
 
 
-def _checksum(tensor: Tensor) -> int:
+def tensor_checksum(tensor: Tensor) -> int:
+    """The CRC-32 of a tensor's bytes."""
     checksum = 0
     for chunk in _chunks(tensor):
         checksum = zlib.crc32(chunk, checksum)
@@ -128,7 +129,7 @@ def _what_is_wrong(path: Path) -> str | None:
             size_bytes = path.stat().st_size
             if 8 + length > size_bytes:
                 message = f"truncated: it has {size_bytes} bytes, and breaks off inside its header"
-                return message if length <= MAX_HEADER_BYTES else None
+                return message if length <= MAX_HEADER_BYTES and file.read(1) == b"{" else None
             header = json.loads(file.read(length))
         ends = {name: 8 + length + entry["data_offsets"][1] for name, entry in header.items() if name[:2] != "__"}
     except (OSError, ValueError, TypeError, KeyError, OverflowError):

@@ -19,18 +19,21 @@ class NotStorableError(TypeError):
     """A value that no checkpoint can hold; the message says which and where."""
 
 
-def to_json(value: Any, tensors: dict[str, Tensor], place: str) -> JsonValue:
-    """`value` as JSON. Tensors go to `tensors`, under their place. Raises `NotStorableError`."""
+def to_json(value: Any, tensors: dict[str, Tensor] | None, place: str) -> JsonValue:
+    """`value` as JSON. Tensors go to `tensors`, under their place; None: there are to be none.
+
+    Raises `NotStorableError`.
+    """
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {"$float": str(float(value))}
-    if isinstance(value, Tensor):
+    if isinstance(value, Tensor) and tensors is not None:
         tensors[place] = value.detach().clone()
         return {"$tensor": place}
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+    if isinstance(value, np.ndarray) and tensors is not None and value.dtype.kind in "biufc":
         tensors[place] = torch.from_numpy(value.copy())
         return {"$array": place}
     if isinstance(value, (list, tuple)):
@@ -43,7 +46,7 @@ def to_json(value: Any, tensors: dict[str, Tensor], place: str) -> JsonValue:
     raise NotStorableError(f"{place} is a {type(value).__name__}, which a checkpoint cannot hold")
 
 
-def _from_mapping(value: dict[Any, Any], tensors: dict[str, Tensor], place: str) -> JsonValue:
+def _from_mapping(value: dict[Any, Any], tensors: dict[str, Tensor] | None, place: str) -> JsonValue:
     if type(value) is dict and all(isinstance(key, str) and not key.startswith("$") for key in value):
         return {key: to_json(item, tensors, f"{place}/{key}") for key, item in value.items()}
     pairs: JsonValue = [

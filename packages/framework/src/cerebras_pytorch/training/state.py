@@ -65,10 +65,7 @@ def snapshot_of(compiled: CompiledStep, place: Place, extra: JsonValue) -> Snaps
         "clock": compiled.clock.state_dict(),
         "buffers": _other_buffers(compiled),
     }
-    try:
-        training = to_json(state, tensors, "training")
-    except NotStorableError as error:
-        raise ReportedError(ErrorReport(code=ErrorCode.CHECKPOINT_NOT_SAVED, message=str(error))) from None
+    training, extra = _stored(state, tensors, "training"), _stored(extra, None, "extra")
     return Snapshot(
         step=place.step,
         artifact_key=compiled.manifest.artifact_key,
@@ -83,6 +80,16 @@ def snapshot_of(compiled: CompiledStep, place: Place, extra: JsonValue) -> Snaps
         training_tensors=tensors,
         extra=extra,
     )
+
+
+def _stored(value: Any, tensors: dict[str, Tensor] | None, place: str) -> JsonValue:
+    try:
+        return to_json(value, tensors, place)
+    except NotStorableError as error:
+        advice = "Give it as numbers, texts, lists and dictionaries."
+        raise ReportedError(
+            ErrorReport(code=ErrorCode.CHECKPOINT_NOT_SAVED, message=str(error), advice=advice)
+        ) from None
 
 
 def place_of(checkpoint: Checkpoint, batch_size: int) -> Place | None:
