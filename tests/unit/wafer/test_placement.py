@@ -18,7 +18,8 @@ from cerebras_wafer.compiler.ir.scale import scaled
 from cerebras_wafer.compiler.placement.check import Placement, check, violations
 from cerebras_wafer.compiler.placement.constants import load_constants
 from cerebras_wafer.compiler.placement.floorplan import Rectangle, floorplan
-from cerebras_wafer.compiler.placement.place import input_bytes, place, place_stages
+from cerebras_wafer.compiler.placement.inputs import input_bytes
+from cerebras_wafer.compiler.placement.place import place, place_stages
 from cerebras_wafer.compiler.placement.routes import colours_in_use
 from cerebras_wafer.compiler.placement.size import Sizer
 from cerebras_wafer.compiler.placement.stages import Edge, Stage, StageGraph, stage_graph, weight_bytes
@@ -299,6 +300,7 @@ def test_a_captured_model_is_placed_and_says_that_nothing_like_it_was_measured(n
     assert not plan.trust.calibrated
     assert "no transformer, in float32" in plan.trust.statement
     assert input_bytes(network, 4) == 4 * 36
+    assert [kernel.off_wafer_bytes for kernel in plan.kernels if kernel.off_wafer_bytes] == [4 * 36]
 
 
 def test_trust_carries_the_error_of_the_calibration(gpt2_plan):

@@ -2,13 +2,14 @@
 
 import math
 
-from cerebras_contract.plans import Bound, Phase, Plan
+from cerebras_contract.plans import Bound, Plan
 from cerebras_contract.systems import SystemSpec
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions
-from cerebras_wafer.compiler.ir.kernels import Kernel, KernelGraph, KernelKind
+from cerebras_wafer.compiler.ir.kernels import KernelGraph
 from cerebras_wafer.compiler.placement.check import Placement, check
 from cerebras_wafer.compiler.placement.constants import PipelinedConstants, load_constants
 from cerebras_wafer.compiler.placement.floorplan import Rectangle, floorplan
+from cerebras_wafer.compiler.placement.inputs import input_bytes
 from cerebras_wafer.compiler.placement.plan import Placed, pipelined_plan
 from cerebras_wafer.compiler.placement.routes import Route, colours_in_use, routes
 from cerebras_wafer.compiler.placement.size import Sizer, Sizing
@@ -17,6 +18,7 @@ from cerebras_wafer.errors import CompileError
 
 _GIVE_WAY = 0.985  # of the PEs, tried again where the rectangles do not fit
 _TRIES = 24
+_BUSY = 0.9  # of the PEs are there for the work, or the pipeline waits for memory
 _ADVICE = "Use execution_mode: weight_streaming, which holds one layer at a time, or a smaller model."
 
 
@@ -64,28 +66,6 @@ def place_stages(
     return Placed(
         placement, sizer, rate, min(input_rate, fabric_rate), _bound(sizer, areas, rate, input_rate, fabric_rate)
     )
-
-
-def input_bytes(graph: KernelGraph, value_bytes: int) -> float:
-    """Bytes of a sample's inputs, from the kernels that read them; what is read twice comes once."""
-    sizes: dict[str, float] = {}
-    for kernel in graph.of(Phase.FORWARD):
-        for read in kernel.reads:
-            if read.startswith("input:"):
-                sizes[read] = max(sizes.get(read, 0.0), _bytes_read(kernel, value_bytes))
-    return sum(sizes.values()) / graph.batch_size
-
-
-def _bytes_read(kernel: Kernel, value_bytes: int) -> float:
-    size = dict(kernel.extents)
-    match kernel.kind:
-        case KernelKind.MATMUL if size:
-            return float(size["batch"] * size["rows"] * size["inner"] * value_bytes)
-        case KernelKind.CONV2D if size:
-            return float(size["batch"] * size["channels_in"] * size["height"] * size["width"] * value_bytes)
-        case KernelKind.EMBEDDING if kernel.shape:
-            return math.prod(kernel.shape[:-1]) * 4.0  # 32-bit numbers of rows
-    return float(kernel.output_bytes)
 
 
 def _sized_and_packed(sizer: Sizer, input_rate: float) -> tuple[Sizing, list[Rectangle]]:
@@ -143,8 +123,8 @@ def _bound(sizer: Sizer, areas: list[int], rate: float, input_rate: float, fabri
     clock, stages = sizer.system.clock_hz, sizer.graph.stages
     if rate * max(stage.least_cycles for stage in stages) >= clock * (1 - 1e-6):
         return Bound.OVERHEAD
-    slowest = max(stage.cycles(area) for area, stage in zip(areas, stages, strict=True))
-    return Bound.COMPUTE if rate * slowest >= 0.98 * clock else Bound.MEMORY
+    needed = sum(stage.pe_cycles * rate / (clock - stage.serial_cycles * rate) for stage in stages)
+    return Bound.COMPUTE if needed >= _BUSY * sum(areas) else Bound.MEMORY
 
 
 def _gigabytes(count: float) -> str:

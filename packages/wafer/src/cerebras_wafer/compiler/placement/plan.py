@@ -1,7 +1,10 @@
 """The plan of a placement: regions, routes, and every kernel with the cycles that it has in its region."""
 
 import math
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from cerebras_contract.plans import (
     Bound,
@@ -18,6 +21,7 @@ from cerebras_contract.systems import SystemSpec
 from cerebras_wafer.compiler.ir.kernels import HEAVY_KINDS, Kernel, KernelGraph, KernelKind
 from cerebras_wafer.compiler.placement.check import Placement
 from cerebras_wafer.compiler.placement.constants import PipelinedConstants
+from cerebras_wafer.compiler.placement.inputs import input_bytes_by_kernel
 from cerebras_wafer.compiler.placement.size import Sizer
 
 CALIBRATED_SYSTEM = "cs-2"
@@ -37,7 +41,7 @@ class Placed:
     outer_rate: float
     bound: Bound
 
-    @property
+    @cached_property
     def areas(self) -> list[int]:
         return [rectangle.area for rectangle in self.placement.rectangles]
 
@@ -50,7 +54,14 @@ def pipelined_plan(graph: KernelGraph, placed: Placed, system: SystemSpec, mode_
     """
     placement, areas = placed.placement, placed.areas
     kernels = _kernels(graph, placed, system)
-    regions = [_region(number, placed, kernels, graph, system) for number in range(len(areas))]
+    inside: dict[str, list[KernelPlan]] = defaultdict(list)
+    for kernel in kernels:
+        if kernel.phase != Phase.UPDATE:
+            inside[kernel.layer].append(kernel)
+    regions = [
+        _region(number, placed, inside[stage.name], _peak(graph, system) * system.clock_hz)
+        for number, stage in enumerate(placement.graph.stages)
+    ]
     return Plan(
         system=system.name,
         clock_hz=system.clock_hz,
@@ -123,25 +134,35 @@ def _kernels(graph: KernelGraph, placed: Placed, system: SystemSpec) -> list[Ker
     for kernel in graph.kernels:
         for name in kernel.producers:
             readers.setdefault(name, set()).add(number_of.get(kernel.name, -1))
-    weights = next((number_of[k.name] for k in graph.of(Phase.FORWARD) if k.parameters), 0)
+    first = next((number_of[kernel.name] for kernel in graph.of(Phase.FORWARD) if kernel.parameters), 0)
+    weights = {weight.name: math.prod(weight.shape) for weight in graph.weights}
+    inputs = input_bytes_by_kernel(graph, 4 if graph.compute_dtype == "float32" else 2)
     found = []
     for kernel in graph.kernels:
-        number = number_of.get(kernel.name, weights)
+        number = number_of.get(kernel.name, first)
         leaves = bool(readers.get(kernel.name, set()) - {number})
         cycles = math.ceil(cycles_of.get(kernel.name, 0.0))
-        found.append(_kernel(kernel, number, cycles, leaves, graph, placed, system))
+        planned = _kernel(kernel, number, cycles, leaves, weights, graph, placed, _peak(graph, system))
+        found.append(planned.model_copy(update={"off_wafer_bytes": round(inputs.get(kernel.name, 0.0))}))
     return found
 
 
 def _kernel(
-    kernel: Kernel, number: int, cycles: int, leaves: bool, graph: KernelGraph, placed: Placed, system: SystemSpec
+    kernel: Kernel,
+    number: int,
+    cycles: int,
+    leaves: bool,
+    weights: Mapping[str, int],
+    graph: KernelGraph,
+    placed: Placed,
+    peak: float,
 ) -> KernelPlan:
+    """`leaves`: another stage reads its result. `weights` has the elements of each weight, `peak` multiply-adds of a
+    PE and cycle."""
     area, width = placed.areas[number], 4 if graph.compute_dtype == "float32" else 2
     updates = kernel.phase == Phase.UPDATE
     multiply_adds = kernel.multiply_adds // graph.batch_size
-    sizes = {weight.name: math.prod(weight.shape) for weight in graph.weights}
     output = 0 if updates else kernel.output_bytes // graph.batch_size
-    peak = _peak(graph, system)
     return KernelPlan(
         name=kernel.name,
         kind=kernel.kind,
@@ -152,7 +173,7 @@ def _kernel(
         operations=list(kernel.operations),
         multiply_adds=multiply_adds,
         elements=kernel.elements // graph.batch_size,
-        weight_bytes=width * sum(sizes[name] for name in kernel.parameters),
+        weight_bytes=width * sum(weights[name] for name in kernel.parameters),
         output_bytes=output,
         cycles=0 if updates else cycles,
         utilization=min(1.0, multiply_adds / (cycles * area * peak)) if cycles and kernel.kind in HEAVY_KINDS else 0.0,
@@ -173,14 +194,11 @@ def _bound_of_stage(number: int, placed: Placed) -> Bound:
     return Bound.MEMORY if placed.rate * stage.cycles(area) < 0.9 * clock and area > 1 else Bound.COMPUTE
 
 
-def _region(
-    number: int, placed: Placed, kernels: list[KernelPlan], graph: KernelGraph, system: SystemSpec
-) -> RegionPlan:
+def _region(number: int, placed: Placed, inside: list[KernelPlan], peak_of_a_pe: float) -> RegionPlan:
+    """`peak_of_a_pe` is in multiply-adds a second."""
     stage, box = placed.placement.graph.stages[number], placed.placement.rectangles[number]
     cycles = max(stage.cycles(box.area), 1.0)
-    inside = [kernel for kernel in kernels if kernel.layer == stage.name and kernel.phase != Phase.UPDATE]
     multiply_adds = sum(kernel.multiply_adds for kernel in inside)
-    peak = box.area * system.clock_hz * _peak(graph, system)
     return RegionPlan(
         name=stage.name,
         column=box.column,
@@ -190,8 +208,8 @@ def _region(
         kernels=[kernel.name for kernel in inside],
         cycles=math.ceil(cycles),
         sram_bytes_per_pe=round(placed.placement.sram_bytes_per_pe[number]),
-        utilization=min(1.0, multiply_adds * placed.rate / peak),
-        samples_per_second=system.clock_hz / cycles,
+        utilization=min(1.0, multiply_adds * placed.rate / (box.area * peak_of_a_pe)),
+        samples_per_second=placed.sizer.system.clock_hz / cycles,
     )
 
 

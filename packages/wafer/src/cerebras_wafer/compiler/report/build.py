@@ -8,7 +8,7 @@ from cerebras_contract.reports import KernelReport, LayerReport, Report
 from cerebras_contract.systems import SystemSpec
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions
 from cerebras_wafer.compiler.ir.kernels import KernelGraph
-from cerebras_wafer.compiler.placement.place import input_bytes
+from cerebras_wafer.compiler.placement.inputs import input_bytes
 from cerebras_wafer.hardware.costs import peak_multiply_adds_per_second
 
 
