@@ -53,6 +53,10 @@ FITTED = {
     ),
     "cs-3": ("multiply_adds_per_cycle", "exposed_share"),
 }  # fmt: skip
+KINDS = {
+    "gpt2": "GPT", "gptj": "GPT-J", "llama": "Llama", "bert": "BERT", "bert-pretrain": "BERT",
+    "perceptron": "a perceptron",
+}  # fmt: skip
 SHARE = "exposed_share"  # between 0 and 1; the logarithms of the others are fitted
 ROBUST_SCALE = 0.05  # a point that is further off than this in log counts less than by its square
 ROUNDS = 4  # of fitting with the micro-batches that the last constants choose
@@ -148,7 +152,7 @@ def write_system(system: str, constants: Constants, base: Constants) -> dict[str
     }
     points = list(calibrated.points_of(system, Use.FIT, Use.HELD_OUT))
     data = {
-        "points": f"{len(points)} published training rates of {system.upper()} (GPT, BERT, Llama)",
+        "points": f"{len(points)} published training rates of {system.upper()} ({families(points)})",
         "constants": {name: _rounded(value) for name, value in asdict(constants).items()},
         "measured": measured_range(points),
         "errors": {name: _errors_data(value) for name, value in errors.items()},
@@ -163,6 +167,11 @@ def write_system(system: str, constants: Constants, base: Constants) -> dict[str
     )
     (FOLDER / f"{system}.yaml").write_text(header + out.getvalue(), encoding="utf-8")
     return models
+
+
+def families(points: Sequence[Point]) -> str:
+    """What kinds of models the points are of, for people."""
+    return ", ".join(dict.fromkeys(KINDS[MODELS[point.workload][0]] for point in points))
 
 
 def measured_range(points: Sequence[Point]) -> dict[str, list[float]]:
@@ -219,7 +228,7 @@ def _errors_data(errors: Errors) -> dict[str, float]:
 
 
 def _rounded(value: float) -> float:
-    return value if isinstance(value, int) else float(f"{value:.4g}")
+    return value if isinstance(value, int) else round(float(f"{value:.4g}"), 9)
 
 
 def main(say: Callable[[str], None] = print) -> None:

@@ -7,17 +7,20 @@ from functools import cache
 import pytest
 import torch
 from tests.fixtures.published import two_blocks
-from tests.fixtures.training import BATCH, compiled
+from tests.fixtures.training import BATCH, Network, loader
 from torch import nn
 
 from cerebras_contract.artifacts import PrecisionSpec
 from cerebras_contract.plans import Bound, Mode, Phase, Plan
 from cerebras_contract.systems import load_system
+from cerebras_pytorch.capture.batch import divide
+from cerebras_pytorch.capture.step import capture_step
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions
 from cerebras_wafer.compiler.ir.kernels import KernelGraph, Weight
 from cerebras_wafer.compiler.ir.scale import scaled
 from cerebras_wafer.compiler.passes.layers import layers_of
 from cerebras_wafer.compiler.passes.schedule import schedule
+from cerebras_wafer.compiler.pipeline import kernel_graph
 from cerebras_wafer.errors import CompileError
 from cerebras_wafer.hardware.calibration import calibration, constants_for
 
@@ -26,10 +29,18 @@ HALF = CompileOptions("cs-2", 1, PrecisionSpec(compute_dtype="float16"))
 BERT = "bert-base-classes"
 
 
+def graph_of(model: nn.Module) -> KernelGraph:
+    """The kernels of a model of small images, in 16 bits, for a batch of 8."""
+    step = capture_step(
+        model, nn.CrossEntropyLoss(), torch.optim.Adam(model.parameters()), divide(next(iter(loader())))
+    )
+    return kernel_graph(step, HALF, lambda _line: None)[1]
+
+
 @cache
 def network() -> KernelGraph:
-    """Convolution, batch norm, dropout, a pool and a linear layer, in 16 bits."""
-    return compiled(precision=HALF.precision).graph
+    """Convolution, batch norm, dropout, a pool and a linear layer."""
+    return graph_of(Network())
 
 
 def bert(samples: int, options: CompileOptions = HALF, graph: KernelGraph | None = None) -> Plan:
@@ -167,6 +178,16 @@ def test_a_micro_batch_that_does_not_fit_is_refused_with_the_numbers():
     assert bert(8192).micro_batch == 4096
 
 
+def test_a_sample_that_does_not_fit_is_planned_with_a_warning():
+    plan = schedule(scaled(two_blocks(BERT), 64), HALF, load_system("tiny"))
+    assert (plan.micro_batch, plan.warnings) == (1, [])
+    small = load_system("tiny").model_copy(update={"sram_bytes_per_pe": 4096})
+    plan = schedule(scaled(two_blocks(BERT), 64), HALF, small)
+    [warning] = plan.warnings
+    assert plan.micro_batch == 1
+    assert "even 1 sample does not fit" in warning.message
+
+
 def test_the_batch_is_divided_among_the_systems():
     two = bert(96, replace(HALF, num_csx=2))
     assert two.micro_batch == 48
@@ -194,10 +215,10 @@ class Blocks(nn.Module):
 
 
 def test_a_block_of_a_list_is_one_layer_with_all_its_weights():
-    plan = compiled(Blocks()).plan
+    plan = schedule(graph_of(Blocks()), HALF, CS2)
     assert [layer.name for layer in plan.layers] == ["blocks.0", "blocks.1", "blocks.2", "head"]
     weights = sum(parameter.numel() for parameter in Blocks().blocks[0].parameters())
-    assert {layer.weight_bytes for layer in plan.layers[:3]} == {4 * weights}
+    assert {layer.weight_bytes for layer in plan.layers[:3]} == {2 * weights}
     assert {layer.overhead_cycles for layer in plan.layers} == {plan.layers[0].overhead_cycles}
 
 

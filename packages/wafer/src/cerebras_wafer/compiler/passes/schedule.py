@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from cerebras_contract.plans import Bound, KernelPlan, LayerPlan, MemoryEstimate, Mode, Phase, Plan
+from cerebras_contract.plans import Bound, KernelPlan, LayerPlan, MemoryEstimate, Mode, Phase, Plan, PlanWarning
 from cerebras_contract.systems import SystemSpec
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions
 from cerebras_wafer.compiler.ir.kernels import KernelGraph
@@ -69,7 +69,7 @@ def schedule(graph: KernelGraph, options: CompileOptions, system: SystemSpec) ->
         regions=[],
         routes=[],
         candidates=candidates,
-        warnings=[],
+        warnings=_warnings(micro_batch, held),
         fill=1.0,
         **_step_cycles(step, batch // micro_batch, plans, system),
         evaluation_cycles=_cycles(evaluation_time(workload, batch, micro_batch, machine).total, system),
@@ -77,6 +77,17 @@ def schedule(graph: KernelGraph, options: CompileOptions, system: SystemSpec) ->
         memory=_memory(graph, held, plans, system),
         trust=trust_of(graph, options, system),
     )
+
+
+def _warnings(micro_batch: int, held: Residency) -> list[PlanWarning]:
+    if held.fits:
+        return []
+    message = (
+        f"even {micro_batch} sample does not fit: a layer holds {held.working_bytes / 1e9:.4g} GB of activations"
+        f" while it runs, the wafer has room for {held.room_bytes / 1e9:.4g} GB; the time of running it in slices is"
+        " not in the estimate"
+    )
+    return [PlanWarning(code="plan.layer_exceeds_wafer", message=message)]
 
 
 def _step_cycles(step: StepTime, micro_batches: int, layers: list[LayerPlan], system: SystemSpec) -> dict[str, int]:
