@@ -29,8 +29,8 @@ class Parts(NamedTuple):
 def build(params: dict[str, Any]) -> Parts:
     """What is trained, from the sections of run.yaml. On `device: meta` the model has shapes but no values."""
     torch.manual_seed(params["runconfig"].get("seed", 0))
-    sizes = dict(params["model"])
-    with torch.device(sizes.pop("device", "cpu")):
+    sizes = {name: value for name, value in params["model"].items() if name not in ("device", "fp16_type")}
+    with torch.device(params["model"].get("device", "cpu")):
         model = UNet(**sizes)
     settings, data = params["optimizer"], params["train_input"]
     optimizer = torch.optim.SGD(
@@ -46,7 +46,8 @@ def main() -> None:
         params = context.params
         model, criterion, optimizer, loader = build(params)
         train_loader = cbt.utils.data.DataLoader(loader)
-        compiled_model = cbt.compile(model, optimizer, criterion, train_loader)
+        precision = cbt.amp.MixedPrecision(params["model"].get("fp16_type", "float32"))
+        compiled_model = cbt.compile(model, optimizer, criterion, train_loader, mixed_precision=precision)
 
         model.train()
         for _ in range(params["train_input"]["epochs"]):

@@ -52,8 +52,8 @@ def losses_of(name: str, folder: Path, compile_or_not: Callable, monkeypatch) ->
         if len(losses) == STEPS + 1:
             raise Enough
 
-    def compile_and_note(model, optimizer, criterion, loader):
-        trained = compile_or_not(model, optimizer, criterion, loader)
+    def compile_and_note(model, optimizer, criterion, loader, mixed_precision):
+        trained = compile_or_not(model, optimizer, criterion, loader, mixed_precision)
         criterion.register_forward_hook(note)
         return trained
 
