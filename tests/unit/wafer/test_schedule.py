@@ -16,10 +16,11 @@ from cerebras_contract.systems import load_system
 from cerebras_pytorch.capture.batch import divide
 from cerebras_pytorch.capture.step import capture_step
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions
-from cerebras_wafer.compiler.ir.kernels import KernelGraph, Weight
+from cerebras_wafer.compiler.ir.kernels import KernelGraph, KernelKind, Weight
 from cerebras_wafer.compiler.ir.scale import scaled
 from cerebras_wafer.compiler.passes.layers import layers_of
 from cerebras_wafer.compiler.passes.schedule import schedule
+from cerebras_wafer.compiler.passes.trust import family_of
 from cerebras_wafer.compiler.pipeline import kernel_graph
 from cerebras_wafer.errors import CompileError
 from cerebras_wafer.hardware.calibration import calibration, constants_for
@@ -229,6 +230,15 @@ def test_a_transformer_like_those_measured_is_calibrated():
     assert trust.mean_error == stated.held_out.mean
     assert trust.worst_error == max(stated.held_out.worst, stated.fit.worst)
     assert "held out" in trust.statement
+
+
+def test_attention_that_no_kernel_covers_as_such_is_attention_still():
+    graph = two_blocks(BERT)
+    written_out = [
+        replace(kernel, kind=KernelKind.MATMUL) if kernel.kind == KernelKind.ATTENTION else kernel
+        for kernel in graph.kernels
+    ]
+    assert family_of(graph) == family_of(replace(graph, kernels=tuple(written_out))) == "transformer"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import math
 from cerebras_contract.plans import Phase, Trust
 from cerebras_contract.systems import SystemSpec
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions
-from cerebras_wafer.compiler.ir.kernels import KernelGraph, KernelKind
+from cerebras_wafer.compiler.ir.kernels import Kernel, KernelGraph, KernelKind
 from cerebras_wafer.hardware.calibration import CALIBRATED_SYSTEMS, Calibration, calibrated_system, calibration
 from cerebras_wafer.hardware.costs import element_cycles
 
@@ -21,7 +21,8 @@ def family_of(graph: KernelGraph) -> str:
     work: dict[KernelKind, float] = {}
     for kernel in forward:
         cost = kernel.multiply_adds + element_cycles(kernel.element_work)
-        work[kernel.kind] = work.get(kernel.kind, 0.0) + cost
+        kind = KernelKind.ATTENTION if _is_attention(kernel) else kernel.kind
+        work[kind] = work.get(kind, 0.0) + cost
     total = sum(work.values()) or 1.0
     if work.get(KernelKind.CONV2D, 0.0) / total > CONVOLUTION_SHARE:
         return CONVOLUTIONAL
@@ -29,6 +30,11 @@ def family_of(graph: KernelGraph) -> str:
         return TRANSFORMER
     kinds = {kernel.kind for kernel in forward} - {KernelKind.LAYOUT, KernelKind.REDUCTION}
     return PERCEPTRON if kinds <= {KernelKind.MATMUL, KernelKind.ELEMENTWISE, KernelKind.NORM} else OTHER
+
+
+def _is_attention(kernel: Kernel) -> bool:
+    """Products of activations with activations are attention, also where it is written out in a way of its own."""
+    return kernel.kind == KernelKind.ATTENTION or (kernel.kind == KernelKind.MATMUL and not kernel.parameters)
 
 
 def trust_of(graph: KernelGraph, options: CompileOptions, system: SystemSpec) -> Trust:
