@@ -8,7 +8,7 @@ from tests.fixtures.training import BATCH, Network, compiled
 from torch import nn
 
 from cerebras_contract.artifacts import PrecisionSpec, ProgramName
-from cerebras_contract.plans import Phase
+from cerebras_contract.plans import Mode, Phase
 from cerebras_wafer.compiler.frontends.flat import output_nodes
 from cerebras_wafer.errors import CompileError
 
@@ -23,7 +23,7 @@ def test_kernels_know_their_module_and_the_line_that_called_them():
 
 
 def test_multiply_adds_are_those_of_the_layers():
-    kernels = compiled().plan.kernels
+    kernels = compiled().graph.kernels
     by_kernel = {(k.kind, k.phase): k.multiply_adds for k in kernels if k.multiply_adds}
     convolution, linear = BATCH * 36 * 4 * 9, BATCH * 36 * 3
     assert by_kernel["conv2d", Phase.FORWARD] == convolution
@@ -101,7 +101,7 @@ def test_a_branch_on_data_is_refused_with_its_line_and_what_to_write_instead():
 
 
 def test_utilization_is_a_fraction_of_the_peak():
-    report = compiled().report
+    report = compiled(mode=Mode.WEIGHT_STREAMING).report
     assert 0 < report.compute_utilization < 1
     assert all(0 <= layer.utilization < 1 for layer in report.layers)
     assert report.samples_per_second < report.compute_samples_per_second

@@ -88,13 +88,15 @@ def base_name(operation: OpOverload) -> str:
 
 
 def elements(node: Node) -> int:
-    """Elements an operation works on: those of its result, or of what it reduces."""
+    """Elements an operation works on: those of its result, or of what it reduces; never those of a whole table."""
     assert isinstance(node.target, OpOverload)
     result = math.prod(shape_of(node))
     cover = covered_by(node.target)
-    if cover and cover.kind in (KernelKind.REDUCTION, KernelKind.EMBEDDING):
-        read = [math.prod(shape_of(source)) for source in node.all_input_nodes]
-        return read[0] if base_name(node.target) == "embedding_dense_backward" else max(result, *read[:1], 0)
+    read = [math.prod(shape_of(source)) for source in node.all_input_nodes]
+    if cover and cover.kind == KernelKind.REDUCTION:
+        return max(result, *read[:1], 0)
+    if cover and cover.kind == KernelKind.EMBEDDING:
+        return read[0] if base_name(node.target).endswith("backward") else result
     if cover and cover.kind == KernelKind.ATTENTION:
         return _scores(node)
     return result
