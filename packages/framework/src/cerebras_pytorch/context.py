@@ -120,6 +120,11 @@ def init_context(config: str | Path | None = None) -> Iterator[Context]:
         if not exit_.code:  # a script that says it is done
             _finish(context)
         raise
+    except ReportedError as error:
+        if context.process.stage is None:
+            step = context.process.last_step
+            context.process.write_result(StageResult(status="failed", error=error.report, last_step=step))
+        raise
     finally:
         _active = None
         context.put_back.close()

@@ -134,7 +134,13 @@ def _raised_report(error: BaseException) -> ErrorReport:
     file, line = (os.path.relpath(place.filename), place.lineno) if place else (None, None)
     if isinstance(error, SyntaxError) and error.filename:
         file, line = os.path.relpath(error.filename), error.lineno
-    return ErrorReport(code=ErrorCode.SCRIPT_RAISED, message=last, file=file, line=line)
+    advice = None
+    if isinstance(error, ModuleNotFoundError):
+        advice = (
+            f"It has to be among the script's files, or installed for {sys.executable}, which runs them;"
+            " `cerebras-cloud up --user-python` chooses another one."
+        )
+    return ErrorReport(code=ErrorCode.SCRIPT_RAISED, message=last, file=file, line=line, advice=advice)
 
 
 def _user_traceback(trace: TracebackType | None) -> TracebackType | None:

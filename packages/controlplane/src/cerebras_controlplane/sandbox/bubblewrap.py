@@ -21,6 +21,15 @@ ETC = (
     "ca-certificates",
     "mime.types",
 )
+# What a container's own group of processes may use of memory: a compile ends itself before it is killed for it.
+CONTROL_GROUP_FILES = (
+    "/sys/fs/cgroup/memory.max",
+    "/sys/fs/cgroup/memory.current",
+    "/sys/fs/cgroup/memory.stat",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+    "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+    "/sys/fs/cgroup/memory/memory.stat",
+)
 SYSTEM_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 
 
@@ -55,6 +64,8 @@ def bubblewrap_command(
         command += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     command += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]  # noqa: S108 - the sandbox's own
     command += ["--ro-bind-try", "/sys/devices/system/cpu", "/sys/devices/system/cpu"]
+    for file in CONTROL_GROUP_FILES:
+        command += ["--ro-bind-try", file, file]
     for place in user_python.places:
         if not place.is_relative_to("/usr"):
             command += ["--ro-bind", str(place), str(place)]

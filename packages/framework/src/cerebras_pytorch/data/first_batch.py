@@ -24,7 +24,7 @@ from cerebras_pytorch.limits import limited, main_stack, report_with_stack
 from cerebras_pytorch.process import Process
 
 ASK = signal.SIGUSR2
-ANSWER_SECONDS = 0.5
+ANSWER_SECONDS = 2.0
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+)')
 _files: list[Any] = []  # of a worker process: faulthandler writes to them as long as they are open
 
