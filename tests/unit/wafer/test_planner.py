@@ -31,6 +31,11 @@ def made():
 
 
 @pytest.fixture(scope="module")
+def made_of_16():
+    return compiled(batch_size=16)
+
+
+@pytest.fixture(scope="module")
 def artifact_folder(made, tmp_path_factory):
     folder = RunDirectory(tmp_path_factory.mktemp("run")).compile
     write_artifact(made, folder, input_key="input", ingredients={})
@@ -66,10 +71,13 @@ def test_every_combination_is_a_row_system_by_system(made):
     assert all(row.fits for row in found)
 
 
-def test_another_batch_is_planned_as_if_it_had_been_captured(made):
-    captured = compiled(batch_size=16)
-    (row,), (wanted,) = rows(made, batches=(16,)), rows(captured)
-    assert row == wanted
+@pytest.mark.parametrize("mode", ["weight_streaming", "pipelined"])
+def test_another_batch_is_planned_as_if_it_had_been_captured(made, made_of_16, mode):
+    (row,), (wanted,) = rows(made, batches=(16,), mode=mode), rows(made_of_16, mode=mode)
+    assert (row.batch, row.fits, row.micro_batch, row.bound) == (16, True, wanted.micro_batch, wanted.bound)
+    # In so small a model it counts that a kernel's results that do not grow, as a bias's gradient, are scaled with it.
+    assert row.step_seconds == pytest.approx(wanted.step_seconds, rel=0.05)
+    assert row.utilization == pytest.approx(wanted.utilization, rel=0.05)
 
 
 def test_system_hours_are_those_of_all_steps_and_systems(made):
@@ -159,7 +167,7 @@ def test_the_candidates_of_a_micro_batch_are_listed(made):
         for size in (4, 8)
     ]
     text = as_text([Combination(combination.row, candidates=tuple(tried))])
-    assert "Micro-batches of 1 x cs-2, batch 8, weight streaming:" in text
+    assert f"Micro-batches of 1 x cs-2, batch 8, {made.plan.mode.words}:" in text
     (chosen,) = [line for line in text.splitlines() if line.endswith("chosen")]
     assert chosen.split()[0] == "8"
     assert chosen.split()[-5:] == ["8.00", "GB", "0.00", "GB", "chosen"]
