@@ -54,6 +54,12 @@ class LossScaler:
 
 
 def all_finite(tensors: Sequence[Tensor]) -> bool:
-    """Whether no element is infinite or NaN, with one reading of each tensor."""
-    filled = [tensor for tensor in tensors if tensor.numel()]
-    return not filled or bool(torch.stack(torch._foreach_norm(filled, torch.inf)).isfinite().all())
+    """Whether no element is infinite or NaN.
+
+    Read once in all usual cases: an element that is not finite makes its tensor's sum so. A sum that is not finite
+    may come from large numbers, so its tensor is then looked at one by one.
+    """
+    if not tensors:
+        return True
+    sums = torch.stack([tensor.detach().sum() for tensor in tensors]).isfinite().tolist()
+    return all(finite or bool(tensor.isfinite().all()) for finite, tensor in zip(sums, tensors, strict=True))
