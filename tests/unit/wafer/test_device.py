@@ -5,10 +5,11 @@ import math
 import pytest
 from tests.fixtures.training import compiled
 
-from cerebras_contract.plans import Bound
+from cerebras_contract.plans import Bound, Mode
 from cerebras_contract.systems import load_system
 from cerebras_wafer.simulator.clock import DeviceClock
 from cerebras_wafer.simulator.counters import step_counters
+from cerebras_wafer.simulator.profile import chrome_trace
 from cerebras_wafer.simulator.thermal import TIME_CONSTANT_SECONDS, Thermometer, power_watts, settled_celsius
 
 CS_2 = load_system("cs-2")
@@ -16,10 +17,12 @@ CS_2 = load_system("cs-2")
 
 @pytest.fixture(scope="module")
 def plan():
-    return compiled().plan
+    return compiled(mode=Mode.WEIGHT_STREAMING).plan
 
 
-def test_every_cycle_of_a_step_is_work_or_waiting(plan):
+@pytest.mark.parametrize("mode", list(Mode))
+def test_every_cycle_of_a_step_is_work_or_waiting(mode):
+    plan = compiled(mode=mode).plan
     counters = step_counters(plan, CS_2, half_precision=False)
     assert counters.compute_cycles + sum(counters.stalled_cycles.values()) == counters.cycles == plan.step_cycles
     assert counters.compute_cycles >= 0
@@ -65,3 +68,22 @@ def test_the_instruments_are_read_by_name(plan):
     assert readings["device/step_cycles"] == plan.step_cycles
     assert readings["device/power_watts"] >= CS_2.idle_watts
     assert "device/stalled_on_overhead" in readings
+
+
+def test_a_profile_has_a_track_for_each_of_compute_weights_gradients_and_input(plan):
+    trace = chrome_trace(plan, 2, 3)
+    events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    tracks = {e["tid"]: e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"}
+    assert {"compute", "weights in", "gradients out", "input"} <= set(tracks.values())
+    assert {event["args"]["step"] for event in events} == {2, 3}
+    step_microseconds = plan.step_seconds * 1e6
+    assert min(event["ts"] for event in events) >= step_microseconds
+    assert max(event["ts"] + event["dur"] for event in events) == pytest.approx(3 * step_microseconds, rel=1e-3)
+    assert all(event["dur"] > 0 for event in events)
+
+
+def test_a_profile_of_a_pipelined_step_follows_samples_through_the_regions():
+    plan = compiled(mode=Mode.PIPELINED).plan
+    events = [event for event in chrome_trace(plan, 1, 1)["traceEvents"] if event["ph"] == "X"]
+    assert {event["name"].split(", ")[0] for event in events} == {region.name for region in plan.regions}
+    assert {event["name"].split(", ")[1] for event in events} == {f"sample {number}" for number in range(8)}

@@ -38,7 +38,7 @@ def test_a_report_reads_back_from_its_json():
 
 
 def test_the_layers_of_a_real_report_take_the_whole_step():
-    made = compiled()
+    made = compiled(mode=Mode.WEIGHT_STREAMING)
     in_layers = sum(layer.seconds for layer in made.report.layers)
     assert in_layers + made.report.outside_layers_seconds == pytest.approx(made.plan.step_seconds)
     assert in_layers > 0
