@@ -9,7 +9,7 @@ import pytest
 from tests.fixtures.plans import kernel, pipelined_plan, report_of, streaming_plan
 from tests.fixtures.training import compiled
 
-from cerebras_contract.plans import Phase, Plan, Trust
+from cerebras_contract.plans import Mode, Phase, Plan, Trust
 from cerebras_contract.reports import Report
 from cerebras_wafer.compiler.report.page import report_page
 from cerebras_wafer.compiler.report.repeats import shown
