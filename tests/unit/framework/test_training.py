@@ -18,16 +18,11 @@ pytestmark = pytest.mark.usefixtures("run_folder")
 
 OPTIMIZERS = {
     "SGD": lambda p: torch.optim.SGD(p, lr=0.1),
-    "SGD with Nesterov momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
     "Adam": lambda p: torch.optim.Adam(p, lr=0.01),
-    "AdamW": lambda p: torch.optim.AdamW(p, lr=0.01),
-    "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.01),
-    "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.01),
-    "NAdam": lambda p: torch.optim.NAdam(p, lr=0.01),
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", OPTIMIZERS)  # the others are in test_optimizers
 def test_losses_and_weights_are_those_of_eager_pytorch(name):
     torch.manual_seed(0)
     model = Network()

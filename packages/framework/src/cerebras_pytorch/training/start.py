@@ -53,7 +53,7 @@ def start_training(
 
     Raises `ArtifactMismatch` where the artifact does not fit the parts, `ReportedError` where the model has no values.
     """
-    refuse_without_values(parts.model)
+    refuse_without_values(bare_module(parts.model))
     artifact = load_artifact(process.run_directory.compile)
     _check(artifact.manifest, parts)
     engine, clock = Engine(artifact, settings.seed, parts.loss_scaler), _clock(artifact, parts.options)
