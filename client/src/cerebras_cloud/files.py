@@ -26,6 +26,14 @@ class Checkpoints:
 
     def download(self, job_id: str, step: int | None = None, to: Path = Path("checkpoints")) -> Path:
         """Download the checkpoint of `step`, None for the latest, to the new folder `to`/step_N."""
+        chosen = self.find(job_id, step)
+        folder = to / f"{CHECKPOINT_FOLDER_PREFIX}{chosen.step}"
+        url = job_path(job_id, "checkpoints", str(chosen.step), "files")
+        _download_folder(self._transport, url, chosen.files, folder)
+        return folder
+
+    def find(self, job_id: str, step: int | None = None) -> CheckpointView:
+        """The checkpoint of `step`, None for the latest. Raises `BadInput` where there is none."""
         checkpoints = {checkpoint.step: checkpoint for checkpoint in self.list(job_id)}
         if not checkpoints:
             raise BadInput(f"{job_id} has no checkpoint. `checkpoint_steps` in run.yaml says when one is saved.")
@@ -33,10 +41,7 @@ class Checkpoints:
         if chosen not in checkpoints:
             steps = ", ".join(map(str, sorted(checkpoints)))
             raise BadInput(f"{job_id} has no checkpoint of step {chosen}. There are: {steps}.")
-        folder = to / f"{CHECKPOINT_FOLDER_PREFIX}{chosen}"
-        url = job_path(job_id, "checkpoints", str(chosen), "files")
-        _download_folder(self._transport, url, checkpoints[chosen].files, folder)
-        return folder
+        return checkpoints[chosen]
 
 
 class Artifacts:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from cerebras_cloud.errors import BadInput
 from cerebras_contract.configuration import RunConfiguration
-from cerebras_contract.jobs import JobSpec
+from cerebras_contract.jobs import CheckpointReference, JobSpec
 from cerebras_contract.systems import is_system_file, load_system
 
 
@@ -23,6 +23,7 @@ class Submission:
     name: str | None = None
     configuration: RunConfiguration = field(default_factory=RunConfiguration)
     configuration_file: Path | None = None
+    from_checkpoint: CheckpointReference | None = None
 
     @property
     def folder(self) -> Path:
@@ -69,6 +70,7 @@ class Submission:
             arguments=list(self.arguments),
             configuration=configuration,
             configuration_path=None if file is None else path_in(self.folder, file),
+            from_checkpoint=self.from_checkpoint,
         )
 
 

@@ -40,9 +40,9 @@ checkpoint(5)
 """
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
+def until(condition: Callable[[], bool], what: str, patience_seconds: float = PATIENCE_SECONDS) -> None:
     """Wait for a condition; the time limit is for tests that fail, none depends on it."""
-    give_up_at = time.monotonic() + PATIENCE_SECONDS
+    give_up_at = time.monotonic() + patience_seconds
     while not condition():
         assert time.monotonic() < give_up_at, f"waited in vain for {what}"
         time.sleep(0.05)

@@ -84,6 +84,7 @@ def write_artifact():
         output_tree="",
         optimizer=OptimizerSpec(name="SGD", groups=[], state={}),
         programs={},
+        updates=[],
         digests={"plan.json": digest(program)},
     )
     (directory.compile / MANIFEST_FILE).write_text(manifest.model_dump_json())

@@ -1,6 +1,7 @@
 """`submit`: pack, upload, create the job, follow it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,8 +10,10 @@ import typer
 from cerebras_cloud.cli.follow import follow_job
 from cerebras_cloud.cli.output import HomeOption, command_line, open_client, say
 from cerebras_cloud.cli.overrides import effective_configuration
+from cerebras_cloud.client import Client
 from cerebras_cloud.errors import BadInput
 from cerebras_cloud.submission import Submission, path_in
+from cerebras_contract.jobs import CheckpointReference
 from cerebras_contract.systems import is_system_file
 
 
@@ -34,6 +37,9 @@ def submit(
     assignments: Annotated[
         list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set a value of run.yaml.")
     ] = None,
+    from_checkpoint: Annotated[
+        str | None, typer.Option(metavar="JOB[:STEP]", help="Go on from a checkpoint of another job, as its latest.")
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Print the job's id and return at once.")] = False,
     home: HomeOption = None,
 ) -> None:
@@ -50,6 +56,8 @@ def submit(
         configuration_file=config,
     )
     with open_client(home) as client:
+        if from_checkpoint is not None:
+            submission = replace(submission, from_checkpoint=_checkpoint(client, from_checkpoint))
         job = client.jobs.submit(submission, say)
         if detach:
             say(f"follow it with: {command_line(home, 'follow', job.id)}")
@@ -57,6 +65,13 @@ def submit(
             return
         say(f"submitted {job.id}")
         raise typer.Exit(follow_job(client, job.id, home))
+
+
+def _checkpoint(client: Client, text: str) -> CheckpointReference:
+    job, _, step = text.partition(":")
+    if step and not step.isdecimal():
+        raise BadInput(f"--from-checkpoint {text}: expected JOB or JOB:STEP, as in job-1a2b3c:100.")
+    return CheckpointReference(job=job, step=client.checkpoints.find(job, int(step) if step else None).step)
 
 
 def _in_bundle(system: str, folder: Path) -> str:

@@ -5,7 +5,7 @@ Each line has a sequence number that grows by one, so that a reader can tell a g
 
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, PositiveInt, TypeAdapter
 
 from cerebras_contract.model import ContractModel
 
@@ -39,13 +39,14 @@ class ProgressEvent(_RunEvent):
 class CheckpointEvent(_RunEvent):
     """A checkpoint is complete in the run directory. `path` is relative to it.
 
-    `removed` are the steps whose checkpoints were let go for it, by `keep_checkpoints`.
+    `keep` and `keep_every` are what `keep_checkpoints` and `keep_checkpoints_every` say: older ones are let go.
     """
 
     kind: Literal["checkpoint"] = "checkpoint"
     step: int
     path: str
-    removed: list[int] = Field(default_factory=list)
+    keep: PositiveInt | None = None
+    keep_every: PositiveInt | None = None
 
 
 class ArtifactEvent(_RunEvent):

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, NonNegativeInt, StringConstraints
 
 from cerebras_contract.configuration import RunConfiguration
 from cerebras_contract.errors import ErrorReport
@@ -11,6 +11,13 @@ from cerebras_contract.states import JobStatus, StageKind, StageStatus
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 RelativePath = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+
+
+class CheckpointReference(ContractModel):
+    """A checkpoint of a job."""
+
+    job: str
+    step: NonNegativeInt
 
 
 class JobSpec(ContractModel):
@@ -23,6 +30,8 @@ class JobSpec(ContractModel):
     configuration: RunConfiguration = RunConfiguration()
     configuration_path: RelativePath | None = None
     """Where the bundle holds the file that `configuration` was read from: left out of the input key."""
+    from_checkpoint: CheckpointReference | None = None
+    """Where training begins, in place of a first step."""
 
 
 class StageView(ContractModel):

@@ -1,4 +1,4 @@
-"""What is particular to execute: the artifact is laid, read-only, into the run directory."""
+"""What is particular to execute: artifact and checkpoint are laid into the run directory."""
 
 from typing_extensions import override
 
@@ -6,6 +6,7 @@ from cerebras_contract.run_directory import RunDirectory
 from cerebras_contract.states import StageKind
 from cerebras_controlplane.artifacts.materialize import materialize
 from cerebras_controlplane.jobs.claim import Claim
+from cerebras_controlplane.worker.resuming import lay_checkpoint
 from cerebras_controlplane.worker.tools import StageHandler, Tools
 
 
@@ -21,8 +22,9 @@ class ExecuteHandler(StageHandler):
 
     @override
     def prepare(self, tools: Tools, claim: Claim, directory: RunDirectory) -> None:
-        """Copy the artifact's files to `compile/`."""
+        """Copy the artifact to `compile/`, read-only, and the checkpoint to go on from to `checkpoints/`."""
         materialize(tools.sessions, tools.blobs, claim.job_id, directory.compile)
+        lay_checkpoint(tools, claim, directory)
 
     @override
     def complete(self, tools: Tools, claim: Claim, directory: RunDirectory) -> None:

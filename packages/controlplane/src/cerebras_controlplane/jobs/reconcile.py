@@ -12,6 +12,7 @@ from cerebras_contract.errors import ErrorCode, ErrorReport
 from cerebras_contract.states import StageStatus
 from cerebras_controlplane.db import Sessions, now, reading, writing
 from cerebras_controlplane.jobs import finish
+from cerebras_controlplane.jobs.repository import attempts_without_progress
 from cerebras_controlplane.models import Stage
 from cerebras_controlplane.queue.outbox import ring_noted
 from cerebras_controlplane.settings import Settings
@@ -41,7 +42,7 @@ def sweep_until(stop: threading.Event, sessions: Sessions, celery: Celery, setti
 
 
 def take_from_lost_workers(sessions: Sessions, max_attempts: int) -> None:
-    """Requeue the stages whose lease has run out; after `max_attempts` they fail (worker.lost)."""
+    """Requeue the stages whose lease has run out; after `max_attempts` without progress they fail (worker.lost)."""
     with writing(sessions) as session:
         _take_where(session, Stage.lease_expires_at < now(session), max_attempts)
 
@@ -62,14 +63,14 @@ def _take(session: Session, stage: Stage, max_attempts: int) -> None:
     session.refresh(stage.job, with_for_update=True)
     lost = f"worker {stage.worker} was lost in attempt {stage.attempt}"
     log.warning("stage taken from a lost worker", job=stage.job.id, stage=str(stage.kind), worker=stage.worker)
-    if stage.attempt < max_attempts:
+    if attempts_without_progress(session, stage) < max_attempts:
         return finish.give_back(session, stage, lost)
     return finish.fail(
         session,
         stage,
         ErrorReport(
             code=ErrorCode.WORKER_LOST,
-            message=f"{lost}, the last of {max_attempts}",
+            message=f"{lost}, the last of {max_attempts} without a checkpoint in between",
             advice="See `cerebras-cloud status` and the worker's log, then submit the job again.",
         ),
     )

@@ -6,6 +6,7 @@ from sqlalchemy.orm import Session
 from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
 from cerebras_contract.jobs import JobEvent, JobEventList, JobPage, JobView, StageView
 from cerebras_contract.states import StageStatus
+from cerebras_controlplane.jobs.state import CHECKPOINT_EVENT
 from cerebras_controlplane.models import Event, Job, Stage
 
 
@@ -56,6 +57,19 @@ def list_events(session: Session, job: Job) -> JobEventList:
 def count_stages(session: Session, status: StageStatus) -> int:
     """How many stages are in a state."""
     return session.scalars(select(func.count()).select_from(Stage).where(Stage.status == status)).one()
+
+
+def attempts_without_progress(session: Session, stage: Stage) -> int:
+    """How many attempts were begun since the job's last checkpoint; of a stage that saves none, all."""
+    last_saved = select(func.max(Event.sequence)).where(
+        Event.job_number == stage.job_number, Event.kind == CHECKPOINT_EVENT
+    )
+    begun = select(func.count()).where(
+        Event.job_number == stage.job_number,
+        Event.kind == f"{stage.kind}.{StageStatus.RUNNING}",
+        Event.sequence > func.coalesce(last_saved.scalar_subquery(), 0),
+    )
+    return session.scalars(begun).one()
 
 
 def view_of(job: Job) -> JobView:

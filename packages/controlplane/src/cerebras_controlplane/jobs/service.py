@@ -22,6 +22,7 @@ from cerebras_controlplane.jobs.repository import find_job, view_of
 from cerebras_controlplane.jobs.state import change_job, record_event
 from cerebras_controlplane.jobs.workers import live_versions
 from cerebras_controlplane.models import Bundle, Job, Stage
+from cerebras_controlplane.telemetry.checkpoints import find_checkpoint
 
 DEFAULT_PRIORITY = "p2"
 
@@ -66,6 +67,8 @@ def _submitted_before(session: Session, spec: JobSpec, idempotency_key: str | No
 def _make_job(session: Session, spec: JobSpec, idempotency_key: str | None) -> Job:
     """The job and its stages, compile before execute; both wait."""
     bundle = _bundle_with_script(session, spec)
+    if spec.from_checkpoint is not None:
+        find_checkpoint(session, find_job(session, spec.from_checkpoint.job), spec.from_checkpoint.step)
     key = source_key(bundle.files, spec)
     priority = spec.configuration.runconfig.job_priority or DEFAULT_PRIORITY
     job = Job(

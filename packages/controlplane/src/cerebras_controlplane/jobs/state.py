@@ -7,6 +7,8 @@ from cerebras_contract.states import FINAL_JOB_STATUSES, FINAL_STAGE_STATUSES, J
 from cerebras_controlplane.db import now
 from cerebras_controlplane.models import Event, Job, Stage
 
+CHECKPOINT_EVENT = "checkpoint"
+
 JOB_TRANSITIONS: dict[JobStatus, set[JobStatus]] = {
     JobStatus.QUEUED: {JobStatus.RUNNING, JobStatus.CANCELLED},
     JobStatus.RUNNING: {JobStatus.CANCELLING, JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CANCELLED},

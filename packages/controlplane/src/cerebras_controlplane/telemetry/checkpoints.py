@@ -1,6 +1,6 @@
 """Checkpoints that the blob store has acknowledged."""
 
-from sqlalchemy import select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
@@ -20,6 +20,19 @@ def record(session: Session, job: Job, step: int, files: list[StoredFile]) -> No
             files=files,
         )
     )
+
+
+def let_go(session: Session, job: Job, keep: int, keep_every: int | None) -> None:
+    """Forget all but the newest `keep`, and those at multiples of `keep_every` steps."""
+    steps = select(Checkpoint.step).where(Checkpoint.job_number == job.number).order_by(Checkpoint.step.desc())
+    old = [step for step in session.scalars(steps.offset(keep)) if keep_every is None or step % keep_every]
+    session.execute(delete(Checkpoint).where(Checkpoint.job_number == job.number, Checkpoint.step.in_(old)))
+
+
+def newest_checkpoint(session: Session, job: Job) -> Checkpoint | None:
+    """The one that an attempt goes on from: within a job, attempts only ever go further."""
+    query = select(Checkpoint).where(Checkpoint.job_number == job.number)
+    return session.scalar(query.order_by(Checkpoint.step.desc()).limit(1))
 
 
 def list_checkpoints(session: Session, job: Job) -> CheckpointList:

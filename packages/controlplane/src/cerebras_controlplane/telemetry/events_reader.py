@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from cerebras_contract.events import (
     RUN_EVENT,
     ArtifactEvent,
+    CheckpointEvent,
     MetricEvent,
     ProgressEvent,
     RunEvent,
@@ -65,6 +66,8 @@ def _is_sane(event: RunEvent) -> bool:
             numbers += [event.wall_samples_per_second, event.device_samples_per_second or 0.0]
         case ArtifactEvent():
             numbers.append(event.seconds)
+        case CheckpointEvent():
+            counts += [event.keep or 0, event.keep_every or 0]
         case TrainingStartsEvent():
             counts.append(event.log_offset_bytes)
     return all(map(math.isfinite, numbers)) and all(0 <= count <= MAX_COUNT for count in counts)

@@ -6,6 +6,7 @@ from pydantic import ValidationError
 
 from cerebras_contract.artifacts import MANIFEST_FILE, Manifest
 from cerebras_contract.checkpoints import CHECKPOINT_MANIFEST_FILE, CheckpointManifest
+from cerebras_contract.events import CheckpointEvent
 from cerebras_contract.run_directory import RunDirectory, StageResult
 from cerebras_controlplane.models import StoredFile
 from cerebras_controlplane.storage.blobs import BlobStore
@@ -19,7 +20,7 @@ MAX_RESULT_BYTES = 1 << 20
 class KeptCheckpoint:
     """A checkpoint whose files are blobs."""
 
-    step: int
+    event: CheckpointEvent
     files: list[StoredFile]
 
 
@@ -31,15 +32,15 @@ class KeptArtifact:
     files: list[StoredFile]
 
 
-def keep_checkpoint(blobs: BlobStore, directory: RunDirectory, step: int) -> KeptCheckpoint:
-    """Keep the checkpoint of a step; raises `LeftFilesError` if it is not complete."""
-    folder = directory.checkpoint(step).relative_to(directory.root).parts
+def keep_checkpoint(blobs: BlobStore, directory: RunDirectory, event: CheckpointEvent) -> KeptCheckpoint:
+    """Keep a checkpoint that is announced; raises `LeftFilesError` if it is not complete."""
+    folder = directory.checkpoint(event.step).relative_to(directory.root).parts
     manifest_bytes = read_left(directory.root, *folder, CHECKPOINT_MANIFEST_FILE, limit_bytes=MAX_MANIFEST_BYTES)
     try:
         digests = CheckpointManifest.model_validate_json(manifest_bytes).digests
     except ValidationError:
         raise LeftFilesError(f"{CHECKPOINT_MANIFEST_FILE} is not a checkpoint's manifest") from None
-    return KeptCheckpoint(step, _keep(blobs, directory, folder, CHECKPOINT_MANIFEST_FILE, digests))
+    return KeptCheckpoint(event, _keep(blobs, directory, folder, CHECKPOINT_MANIFEST_FILE, digests))
 
 
 def keep_artifact(blobs: BlobStore, directory: RunDirectory) -> KeptArtifact:

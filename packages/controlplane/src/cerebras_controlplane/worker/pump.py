@@ -19,7 +19,7 @@ from cerebras_contract.events import (
 from cerebras_contract.run_directory import RunDirectory
 from cerebras_controlplane.db import writing
 from cerebras_controlplane.jobs.claim import Claim, hold
-from cerebras_controlplane.jobs.state import record_event
+from cerebras_controlplane.jobs.state import CHECKPOINT_EVENT, record_event
 from cerebras_controlplane.models import Job
 from cerebras_controlplane.telemetry import checkpoints, logs, metrics
 from cerebras_controlplane.telemetry.events_reader import message_of, read_event_lines
@@ -125,8 +125,10 @@ class Pump:
         for event in events:
             if isinstance(event, CheckpointEvent):
                 try:
-                    kept.append(keep_checkpoint(self._tools.blobs, self._directory, event.step))
+                    kept.append(keep_checkpoint(self._tools.blobs, self._directory, event))
                 except LeftFilesError as error:
+                    if not self._directory.checkpoint(event.step).exists():
+                        continue  # let go for a newer one before it could be kept
                     warnings.append(f"the checkpoint of step {event.step} was not kept: {error}")
         return Arrival(
             events=events,
@@ -150,8 +152,10 @@ def _record(session: Session, job: Job, arrival: Arrival) -> None:
         elif isinstance(event, ArtifactEvent) and event.compiled:
             record_event(session, job, "artifact", f"compiled in {event.seconds:.1f} s")
     for kept in arrival.kept:
-        checkpoints.record(session, job, kept.step, kept.files)
-        record_event(session, job, "checkpoint", f"checkpoint of step {kept.step}")
+        checkpoints.record(session, job, kept.event.step, kept.files)
+        if kept.event.keep is not None:
+            checkpoints.let_go(session, job, kept.event.keep, kept.event.keep_every)
+        record_event(session, job, CHECKPOINT_EVENT, f"checkpoint of step {kept.event.step}")
     for warning in arrival.warnings:
         record_event(session, job, "warning", warning)
     if arrival.log_sha256 is not None:

@@ -17,6 +17,7 @@ from cerebras_contract.states import StageKind
 from cerebras_controlplane.db import writing
 from cerebras_controlplane.jobs import finish
 from cerebras_controlplane.jobs.claim import Answer, Claim, StageLostError, hold
+from cerebras_controlplane.jobs.repository import attempts_without_progress
 from cerebras_controlplane.models import Stage
 from cerebras_controlplane.queue.outbox import ring_noted
 from cerebras_controlplane.sandbox.process import Launch, ProcessEnd, UserProcess, start
@@ -39,6 +40,7 @@ class Ending(StrEnum):
     BY_ITSELF = "by itself"
     CANCELLED = "cancelled"
     DRAINED = "the worker was told to stop"
+    KILLED = "something killed the process"
 
 
 def run_stage(tools: Tools, handler: StageHandler, claim: Claim, stopping: threading.Event) -> None:
@@ -81,6 +83,8 @@ def _run(tools: Tools, handler: StageHandler, claim: Claim, lease: Lease, stoppi
             finally:
                 end = process.end_all()
             error = _error_of(end, directory, pump)
+            if ending is Ending.BY_ITSELF and end.signal and error and error.code is ErrorCode.PROCESS_KILLED:
+                ending = Ending.KILLED
             while not _ended(tools, handler, claim, directory, pump, ending, error):
                 if stopping.is_set():
                     return
@@ -177,5 +181,7 @@ def _finish(session: Session, stage: Stage, ending: Ending, error: ErrorReport |
         finish.cancel(session, stage, "cancelled while running")
     elif ending is Ending.DRAINED:
         finish.give_back(session, stage, "its worker was told to stop")
+    elif ending is Ending.KILLED and attempts_without_progress(session, stage) == 0:
+        finish.give_back(session, stage, "its process was killed, and goes on from its newest checkpoint")
     else:
         finish.fail(session, stage, error)

@@ -10,11 +10,10 @@ from cerebras_pytorch.checkpoints.save import Snapshot, write_checkpoint
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint that is complete, and the steps of those that were let go for it."""
+    """A checkpoint that is complete."""
 
     step: int
     folder: Path
-    removed: list[int]
 
 
 class Saver:
@@ -46,4 +45,5 @@ class Saver:
 
 def _write(folder: Path, snapshot: Snapshot, rule: KeepRule) -> Saved:
     write_checkpoint(folder, snapshot)
-    return Saved(snapshot.step, folder, let_go(folder.parent, rule))
+    let_go(folder.parent, rule)
+    return Saved(snapshot.step, folder)

@@ -62,10 +62,11 @@ class Recorder:
         described = ", ".join(f"{name}={value:.5g}" for name, value in values.items())
         logger.info(f"| Metrics Device={self._settings.target_device}, Step={step}, {described}")
 
-    def checkpoint(self, step: int, folder: Path, root: Path, removed: list[int]) -> None:
-        """A checkpoint is complete in `folder`, inside the run directory `root`; others were let go for it."""
+    def checkpoint(self, step: int, folder: Path, root: Path) -> None:
+        """A checkpoint is complete in `folder`, inside the run directory `root`."""
         path = folder.relative_to(root)
-        self._events.append(CheckpointEvent, step=step, path=str(path), removed=removed)
+        keep, keep_every = self._settings.keep_checkpoints, self._settings.keep_checkpoints_every
+        self._events.append(CheckpointEvent, step=step, path=str(path), keep=keep, keep_every=keep_every)
         logger.info(f"Saved checkpoint at step {step}: {path}")
 
     def warning(self, message: str) -> None:

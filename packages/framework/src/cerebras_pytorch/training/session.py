@@ -232,7 +232,7 @@ class TrainingSession:
         root = self._process.run_directory
         for saved in self._saver.take_saved():
             if saved.folder.parent == root.checkpoints:
-                self._recorder.checkpoint(saved.step, saved.folder, root.root, saved.removed)
+                self._recorder.checkpoint(saved.step, saved.folder, root.root)
 
     def _heed_signals(self) -> None:
         asked = self._process.stop_requested or self._process.checkpoint_requested
