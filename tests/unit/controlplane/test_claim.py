@@ -12,6 +12,7 @@ from cerebras_controlplane.jobs import finish, service
 from cerebras_controlplane.jobs.claim import Answer, Claim, StageLostError, claim_stage, hold, renew
 from cerebras_controlplane.jobs.reconcile import take_from_lost_workers, take_from_predecessor
 from cerebras_controlplane.jobs.repository import find_job
+from cerebras_controlplane.jobs.state import CHECKPOINT_EVENT, record_event
 from cerebras_controlplane.models import Job
 
 LEASE_SECONDS = 600.0
@@ -162,3 +163,22 @@ def test_a_terminal_state_is_written_once(sessions: Sessions) -> None:
     with pytest.raises(StageLostError), writing(sessions) as session:
         finish.succeed(session, hold(session, taken), "too late")
     assert service.cancel(sessions, job_id).status is JobStatus.CANCELLED
+
+
+def test_an_attempt_that_saved_something_does_not_count_against_the_job(sessions: Sessions) -> None:
+    job_id = make_job(sessions)
+    compiling = claimed(sessions)
+    with writing(sessions) as session:
+        finish.succeed(session, hold(session, compiling), "done")
+    for saves in (False, True, False, True, True, False, False):
+        taken = claim(sessions, StageKind.EXECUTE, EXPIRED)
+        assert taken is not None
+        if saves:
+            with writing(sessions) as session:
+                record_event(session, find_job(session, job_id), CHECKPOINT_EVENT, "checkpoint of step 1")
+        take_from_lost_workers(sessions, MAX_ATTEMPTS)
+        assert job_of(sessions, job_id).status is JobStatus.RUNNING
+    assert claim(sessions, StageKind.EXECUTE, EXPIRED) is not None
+    take_from_lost_workers(sessions, MAX_ATTEMPTS)
+    job = job_of(sessions, job_id)
+    assert (job.status, job.stages[1].attempt) == (JobStatus.FAILED, 8)

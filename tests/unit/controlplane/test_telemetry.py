@@ -9,7 +9,7 @@ from cerebras_contract.events import MetricEvent, ProgressEvent, WarningEvent
 from cerebras_controlplane.db import Sessions, reading, writing
 from cerebras_controlplane.jobs.repository import find_job
 from cerebras_controlplane.storage.blobs import BlobStore
-from cerebras_controlplane.telemetry import logs, metrics
+from cerebras_controlplane.telemetry import checkpoints, logs, metrics
 from cerebras_controlplane.telemetry.events_reader import read_event_lines
 
 
@@ -106,3 +106,26 @@ def test_bad_lines_are_counted_and_left_out(bad: bytes) -> None:
 def test_any_bytes_can_be_read(lines: list[bytes]) -> None:
     read = read_event_lines(lines, after=-1)
     assert len(read.events) + read.unreadable <= len(lines)
+
+
+def save(sessions: Sessions, job_id: str, *steps: int) -> None:
+    with writing(sessions) as session:
+        job = find_job(session, job_id)
+        for step in steps:
+            checkpoints.record(session, job, step, [])
+
+
+def test_the_newest_checkpoints_are_kept_and_those_at_multiples(sessions: Sessions) -> None:
+    job_id, other_id, empty_id = make_job(sessions), make_job(sessions), make_job(sessions)
+    save(sessions, other_id, 1, 2)
+    save(sessions, job_id, 3, 4, 5, 6, 7, 12)
+    with writing(sessions) as session:
+        checkpoints.let_go(session, find_job(session, job_id), keep=2, keep_every=5)
+    with reading(sessions) as session:
+        job, other = find_job(session, job_id), find_job(session, other_id)
+        assert [one.step for one in checkpoints.list_checkpoints(session, job).checkpoints] == [5, 7, 12]
+        assert [one.step for one in checkpoints.list_checkpoints(session, other).checkpoints] == [1, 2]
+        newest = checkpoints.newest_checkpoint(session, job)
+        assert newest is not None
+        assert newest.step == 12
+        assert checkpoints.newest_checkpoint(session, find_job(session, empty_id)) is None
