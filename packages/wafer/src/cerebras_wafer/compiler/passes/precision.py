@@ -30,8 +30,11 @@ EXACT_OPERATIONS = frozenset(
         aten.detach.default, aten.alias.default, aten.view.default, aten._unsafe_view.default, aten.reshape.default,
         aten.t.default, aten.transpose.int, aten.permute.default, aten.expand.default, aten.unsqueeze.default,
         aten.squeeze.dim, aten.squeeze.dims, aten.slice.Tensor, aten.select.int, aten.cat.default,
-        aten.split.Tensor, aten.unbind.int, aten.index.Tensor, aten.full.default, aten.zeros_like.default,
-        aten.ones_like.default, aten.scalar_tensor.default, aten.arange.default,
+        aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int, aten.stack.default, aten.index.Tensor,
+        aten.squeeze.default, aten.slice_backward.default, aten.select_backward.default, aten.repeat.default,
+        aten.maximum.default, aten.minimum.default, aten.amax.default, aten.amin.default, aten.tril.default,
+        aten.triu.default, aten.full.default, aten.zeros_like.default, aten.ones_like.default,
+        aten.scalar_tensor.default, aten.arange.default,
     }
 )  # fmt: skip
 
@@ -129,7 +132,7 @@ def _leaves_a_kernel(node: Node, kept: frozenset[OpOverload]) -> bool:
     if node.target is operator.getitem:
         source, index = node.args
         assert isinstance(source, Node)
-        return not (source.target in STATISTICS_OPERATIONS and index != 0)
+        return source.target not in EXACT_OPERATIONS and (source.target not in STATISTICS_OPERATIONS or index == 0)
     if node.target == aten.embedding.default:
         return not _is_rounding(node.all_input_nodes[0])
     return node.target not in EXACT_OPERATIONS
