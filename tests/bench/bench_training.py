@@ -13,8 +13,11 @@ import torch
 from torch import nn
 
 import cerebras_pytorch as cbt
+from cerebras_contract.digests import sha256_of_file
 from cerebras_contract.run_directory import RunDirectory
-from cerebras_pytorch.checkpoints import state_dict
+from cerebras_pytorch.checkpoints import read_checkpoint
+from cerebras_pytorch.checkpoints.folder import bring_to_disk
+from cerebras_pytorch.checkpoints.save import Snapshot, write_checkpoint
 from cerebras_pytorch.log import logger
 from cerebras_pytorch.process import Process, set_current_process
 
@@ -77,27 +80,32 @@ def bench_steps() -> None:
 
 
 def bench_checkpoint(folder: Path) -> None:
-    """Reading a checkpoint, digests included, against torch.load of the same tensors."""
-    from safetensors.torch import save_file
-
-    from cerebras_contract.checkpoints import CheckpointManifest
-    from cerebras_contract.digests import sha256_of_file
-
+    """Writing and reading a checkpoint against torch.save and torch.load of the same tensors."""
     tensors = {f"{number}": torch.randn(STATE_ELEMENTS // 4) for number in range(4)}
-    torch.save(tensors, folder / "plain.pt")
-    save_file(tensors, folder / "model.safetensors")
-    digests = {"model.safetensors": sha256_of_file(folder / "model.safetensors")}
-    manifest = CheckpointManifest(
-        step=1, artifact_key="", created_at=0, optimizer="", hyperparameters=[], digests=digests
-    )
-    (folder / "checkpoint.json").write_text(manifest.model_dump_json())
+    target = {name: torch.empty_like(tensor) for name, tensor in tensors.items()}
+    ours, plain = folder / "step_1", folder / "plain.pt"
+    size = f"a checkpoint of {STATE_ELEMENTS * 4 / 1e6:.0f} MB"
+
+    def save_plain() -> None:
+        torch.save(tensors, plain)
+        bring_to_disk(plain)
+        sha256_of_file(plain)
+
+    def load_ours() -> None:
+        for name, tensor in read_checkpoint(ours).model.items():
+            target[name].copy_(tensor)
 
     def load_plain() -> None:
-        sha256_of_file(folder / "plain.pt")
-        torch.load(folder / "plain.pt", weights_only=True)
+        for name, tensor in torch.load(plain, weights_only=True).items():
+            target[name].copy_(tensor)
 
-    ours, theirs = median_seconds(lambda: state_dict(folder) and None, load_plain)
-    print(f"read a checkpoint of {STATE_ELEMENTS * 4 / 1e6:.0f} MB: {theirs / ours:.2f} of sha256 and torch.load")
+    snapshot = Snapshot(step=1, artifact_key="", model=tensors)
+    saved, saved_plain = median_seconds(lambda: write_checkpoint(ours, snapshot), save_plain)
+    print(f"save {size}: {saved_plain / saved:.2f} of torch.save, fsync and sha256")
+    hashed = lambda: sha256_of_file(plain) and None  # noqa: E731
+    loaded, loaded_plain, hash_seconds = median_seconds(load_ours, load_plain, hashed)
+    with_hash = (loaded_plain + hash_seconds) / loaded
+    print(f"load {size}: {loaded_plain / loaded:.2f} of torch.load, {with_hash:.2f} of sha256 and torch.load")
 
 
 def main() -> None:

@@ -44,19 +44,29 @@ class TensorFileError(Exception):
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> Written:
     """Write contiguous tensors, bring them to disk, and say what was written. May raise `OSError`."""
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))  # so that each is aligned
-    header = _header({name: tensors[name] for name in order})
-    digest, checksums = hashlib.sha256(header), {}
-    with path.open("wb", buffering=0) as file:
-        _write_all(file.fileno(), memoryview(header))
-        for name in order:
-            checksum = 0
-            for chunk in _chunks(tensors[name]):
-                _write_all(file.fileno(), chunk)
-                digest.update(chunk)
-                checksum = zlib.crc32(chunk, checksum)
-            checksums[name] = checksum
-        os.fsync(file.fileno())
-    return Written(digest.hexdigest(), checksums)
+    in_order = {name: tensors[name] for name in order}
+    header = _header(in_order)
+    with ThreadPoolExecutor(1) as beside:  # the disk is waited for while the digest is taken
+        digest = beside.submit(_sha256, header, in_order)
+        checksums = {}
+        with path.open("wb", buffering=0) as file:
+            _write_all(file.fileno(), memoryview(header))
+            for name, tensor in in_order.items():
+                checksum = 0
+                for chunk in _chunks(tensor):
+                    _write_all(file.fileno(), chunk)
+                    checksum = zlib.crc32(chunk, checksum)
+                checksums[name] = checksum
+            os.fsync(file.fileno())
+        return Written(digest.result(), checksums)
+
+
+def _sha256(header: bytes, tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(header)
+    for tensor in tensors.values():
+        for chunk in _chunks(tensor):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _header(tensors: Mapping[str, Tensor]) -> bytes:
