@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fixtures.training import Network, compiled
+from torch import nn
 
 from cerebras_contract.plans import Phase
 from cerebras_wafer.compiler.ir.kernels import Kernel, KernelGraph, KernelKind, Weight
@@ -46,7 +48,7 @@ def graph() -> KernelGraph:
     return compiled().graph
 
 
-WEIGHTS = st.builds(Weight, NAMES, SHAPES, st.booleans(), COUNTS)
+WEIGHTS = st.builds(Weight, NAMES, SHAPES, st.booleans(), COUNTS, st.none() | NAMES)
 GRAPHS = st.builds(
     KernelGraph,
     st.integers(1, 10**6),
@@ -124,3 +126,25 @@ def test_a_graph_without_a_phase_is_no_training_step(graph):
     rest = tuple(kernel for kernel in graph.kernels if kernel.phase != Phase.LOSS and kernel.phase != Phase.BACKWARD)
     with pytest.raises(CompilerBug, match="no kernel of phase loss, backward"):
         verify(replace(graph, kernels=rest), after="match")
+
+
+class Tied(nn.Module):
+    """Two layers of one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(36, 36), nn.Linear(36, 36), nn.Linear(36, 3)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.second(self.first(x.flatten(1))))
+
+
+def test_a_weight_of_two_names_is_counted_once():
+    made = compiled(Tied())
+    tied = [weight for weight in made.graph.weights if weight.tied_to]
+    assert len(tied) == 1
+    assert {tied[0].name, tied[0].tied_to} == {"first.weight", "second.weight"}
+    assert not tied[0].trained
+    assert made.report.parameters == sum(parameter.numel() for parameter in Tied().parameters())
+    assert parse_graph(print_graph(made.graph)) == made.graph

@@ -99,11 +99,11 @@ def _read(folder: Path) -> tuple[Manifest, KernelGraph]:
 
 
 def _summary(manifest: Manifest, graph: KernelGraph) -> str:
-    parameters = sum(prod(weight.shape) for weight in graph.weights)
+    parameters = sum(prod(weight.shape) for weight in graph.own_weights)
     lines = [
         f"{manifest.artifact_key}: batch {graph.batch_size}, {graph.compute_dtype}, compiled for {manifest.num_csx} x"
         f" {manifest.system}",
-        f"{len(graph.weights)} weights, {parameters:,} parameters; {graph.saved_bytes:,} bytes kept for backward",
+        f"{len(graph.own_weights)} weights, {parameters:,} parameters; {graph.saved_bytes:,} bytes kept for backward",
     ]
     for phase in Phase:
         kernels = graph.of(phase)

@@ -82,6 +82,7 @@ def _capture_on_the_wafer(
         outputs=tuple(tensor_spec(str(n), tensor) for n, tensor in enumerate(outputs)),
         optimizer=optimizer_spec(optimizer, slots),
         state_elements=state_elements(optimizer, slots),
+        tied=tied_names(model, trained),
         batch_size=batch.size,
     )
     return step, slots, joint.output_tree
@@ -107,6 +108,18 @@ def _capture_evaluation(model: nn.Module, batch: Batch) -> Program:
 def trained_names(joint: Program) -> list[str]:
     """Names of the parameters that have a gradient."""
     return [role.removeprefix("gradient:") for role in joint.outputs if role.startswith("gradient:")]
+
+
+def tied_names(model: nn.Module, trained: list[str]) -> dict[str, str]:
+    """For each further name of a parameter its first: the one that has the gradient, where one has."""
+    by_parameter: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        by_parameter.setdefault(parameter, []).append(name)
+    tied: dict[str, str] = {}
+    for names in by_parameter.values():
+        first = next((name for name in names if name in trained), names[0])
+        tied |= {name: first for name in names if name != first}
+    return tied
 
 
 def parameters_by_name(model: nn.Module, names: list[str]) -> dict[nn.Parameter, str]:

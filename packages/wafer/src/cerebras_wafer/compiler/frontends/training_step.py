@@ -49,7 +49,7 @@ class WaferStep:
     """What the wafer does in one training step: forward, loss and backward, without the update beside it.
 
     Parameters and buffers go by the bare module's names. `state_elements` is what the optimizer keeps for each
-    trained parameter, scalars aside.
+    trained parameter, scalars aside; `tied` maps each further name of a parameter to its first, the trained one.
     """
 
     joint: Program
@@ -62,6 +62,7 @@ class WaferStep:
     outputs: tuple[TensorSpec, ...]
     optimizer: OptimizerSpec
     state_elements: Mapping[str, int]
+    tied: Mapping[str, str]
     batch_size: int
 
 

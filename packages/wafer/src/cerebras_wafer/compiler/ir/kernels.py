@@ -41,12 +41,16 @@ EXTENTS: dict[KernelKind, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Weight:
-    """A parameter of the model. `state_elements` is what the optimizer keeps for it: Adam, twice its own."""
+    """A parameter of the model. `state_elements` is what the optimizer keeps for it: Adam, twice its own.
+
+    `tied_to` names the parameter that this one is another name of; that one has the gradient and the state.
+    """
 
     name: str
     shape: tuple[int, ...]
     trained: bool
     state_elements: int
+    tied_to: str | None = None
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,11 @@ class KernelGraph:
 
     def of(self, phase: Phase) -> list[Kernel]:
         return self._by_phase.get(phase, [])
+
+    @property
+    def own_weights(self) -> tuple[Weight, ...]:
+        """The weights, each once."""
+        return tuple(weight for weight in self.weights if weight.tied_to is None)
 
     @property
     def saved_bytes(self) -> int:

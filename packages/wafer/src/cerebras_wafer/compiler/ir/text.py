@@ -42,13 +42,15 @@ def parse_graph(text: str) -> KernelGraph:
 
 
 def _weight_line(weight: Weight) -> str:
-    trained = f"trained state {weight.state_elements}" if weight.trained else f"frozen state {weight.state_elements}"
-    return f"weight {_quoted(weight.name)} {_shape(weight.shape)} {trained}"
+    trained = "trained" if weight.trained else "frozen"
+    tied = f" tied {_quoted(weight.tied_to)}" if weight.tied_to else ""
+    return f"weight {_quoted(weight.name)} {_shape(weight.shape)} {trained} state {weight.state_elements}{tied}"
 
 
 def _parse_weight(words: list[str]) -> Weight:
-    name, shape, trained, _, state = words
-    return Weight(unquote(name), _parse_shape(shape), trained == "trained", int(state))
+    name, shape, trained, _, state, *tied = words
+    tied_to = unquote(tied[1]) if tied else None
+    return Weight(unquote(name), _parse_shape(shape), trained == "trained", int(state), tied_to)
 
 
 def _kernel_lines(kernel: Kernel) -> Iterator[str]:

@@ -167,7 +167,7 @@ def _kernel(
     inside = set(group.nodes)
     sources = [source for node in group.nodes for source in _sources(node) if source not in inside]
     reads = dict.fromkeys(result.origin for source in sources if (result := results.get(source)) and result.origin)
-    read_outside = {node for node in group.nodes if _read_outside(node, inside)}
+    handed_on = {_base(value) for value in _values_read_outside(group.nodes)}
     return Kernel(
         name=_name(phase, group, matched.names),
         kind=group.kind,
@@ -181,7 +181,7 @@ def _kernel(
         extents=extents(heavy[0]) if heavy and phase == Phase.FORWARD and group.kind in HEAVY_KINDS else (),
         multiply_adds=sum(multiply_adds(node) for node in heavy),
         element_work=_element_work(heavy),
-        output_bytes=sum(matched.bytes_of(node.meta.get("val")) for node in {_base(node) for node in read_outside}),
+        output_bytes=sum(matched.bytes_of(value.meta.get("val")) for value in handed_on),
         saved_bytes=sum(matched.bytes_of(node.meta.get("val")) for node in _with_parts(group.nodes) if node in saved),
         grows_with_batch=any(results[source].grows for source in sources if source in results),
     )
@@ -225,10 +225,18 @@ def _update(step: WaferStep) -> Kernel:
 
 
 def _weights(step: WaferStep) -> tuple[Weight, ...]:
-    trained = set(step.trained)
+    """The parameters that the step reads."""
+    trained, read = set(step.trained), set(step.joint.inputs)
     return tuple(
-        Weight(spec.name, tuple(spec.shape), spec.name in trained, step.state_elements.get(spec.name, 0))
+        Weight(
+            spec.name,
+            tuple(spec.shape),
+            spec.name in trained,
+            step.state_elements.get(spec.name, 0),
+            tied_to=step.tied.get(spec.name),
+        )
         for spec in step.parameters
+        if PARAMETER + spec.name in read
     )
 
 
@@ -263,11 +271,14 @@ def _base(node: Node) -> Node:
     return node
 
 
-def _read_outside(node: Node, inside: set[Node]) -> bool:
-    users = [user for user in node.users if user.op != "output"]
-    parts = [user for user in users if user.op == "call_function" and not _is_operation(user)]
-    users += [reader for part in parts for reader in part.users if reader.op != "output"]
-    return any(user not in inside and user not in parts for user in users)
+def _values_read_outside(nodes: list[Node]) -> Iterator[Node]:
+    """Results that kernels of the same program read, of an operation with several each by itself."""
+    inside = set(_with_parts(nodes))
+    for node in nodes:
+        parts = [user for user in node.users if user in inside and not _is_operation(user)]
+        for value in parts or [node]:
+            if any(user not in inside and user.op != "output" for user in value.users):
+                yield value
 
 
 def _is_operation(node: Node) -> bool:

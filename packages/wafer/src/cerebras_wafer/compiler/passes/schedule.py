@@ -190,9 +190,9 @@ def _cycles(seconds: float, system: SystemSpec) -> int:
 def _memory(graph: KernelGraph, held: Residency, layers: list[LayerPlan], system: SystemSpec) -> MemoryEstimate:
     peaks = [max(layer.forward_sram_bytes_per_pe, layer.backward_sram_bytes_per_pe) for layer in layers]
     return MemoryEstimate(
-        weights_bytes=4 * sum(math.prod(weight.shape) for weight in graph.weights),
-        optimizer_state_bytes=4 * sum(weight.state_elements for weight in graph.weights),
-        gradients_bytes=4 * sum(math.prod(weight.shape) for weight in graph.weights if weight.trained),
+        weights_bytes=4 * sum(math.prod(weight.shape) for weight in graph.own_weights),
+        optimizer_state_bytes=4 * sum(weight.state_elements for weight in graph.own_weights),
+        gradients_bytes=4 * sum(math.prod(weight.shape) for weight in graph.own_weights if weight.trained),
         activations_bytes=round(held.kept_bytes + held.working_bytes),
         spilled_bytes=round(held.spilled_bytes),
         wafer_sram_bytes=system.sram_bytes,

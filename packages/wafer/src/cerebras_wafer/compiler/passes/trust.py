@@ -82,7 +82,7 @@ def _faults(
 
 
 def _outside(graph: KernelGraph, options: CompileOptions, base: Calibration) -> list[str]:
-    parameters = sum(math.prod(weight.shape) for weight in graph.weights)
+    parameters = sum(math.prod(weight.shape) for weight in graph.own_weights)
     sequences = [extent for kernel in graph.of(Phase.FORWARD) for name, extent in kernel.extents if name == "query"]
     measured = base.measured
     quantities = (

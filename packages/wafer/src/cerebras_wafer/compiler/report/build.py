@@ -38,7 +38,7 @@ def build_report(key: str, plan: Plan, graph: KernelGraph, options: CompileOptio
         total_pes=system.processing_elements,
         compute_utilization=multiply_adds / plan.step_seconds / peak,
         bound=plan.bound,
-        parameters=sum(math.prod(weight.shape) for weight in graph.weights),
+        parameters=sum(math.prod(weight.shape) for weight in graph.own_weights),
         memory=plan.memory,
         layers=[_layer(layer, kernels_of[layer.name], plan, peak) for layer in plan.layers]
         + [_region(region, kernels_of[region.name], plan) for region in plan.regions],
