@@ -320,3 +320,21 @@ def test_a_folder_in_the_place_of_a_checkpoint_is_kept(run_folder):
     with pytest.raises(ReportedError, match="is no checkpoint, so it is not replaced"):
         train(Network(), sgd, checkpoint_steps=5)
     assert (taken / "notes.txt").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("word", "mode"),
+    [("weight_streaming", "weight streaming"), ("pipelined", "pipelined"), ("data_streaming", "pipelined")],
+)
+def test_the_execution_mode_is_what_the_script_says(word, mode, capsys):
+    train(Network(), sgd, max_steps=1, execution_mode=word)
+    printed = capsys.readouterr().out
+    assert f"Mode {mode}: it was asked for" in printed
+    assert ("data_streaming is taken as pipelined" in printed) == (word == "data_streaming")
+
+
+def test_the_micro_batches_that_were_explored_are_in_the_report(run_folder):
+    train(Network(), sgd, max_steps=1, execution_mode="weight_streaming", micro_batch_size="explore")
+    report = json.loads((run_folder / "compile" / "report.json").read_text())
+    assert [candidate["micro_batch"] for candidate in report["candidates"]] == [8, 4, 2, 1]
+    assert [candidate["chosen"] for candidate in report["candidates"]].count(True) == 1

@@ -67,11 +67,13 @@ def compile(  # noqa: A001 (the name scripts use)
             system=settings.system,
             num_csx=settings.num_csx,
             precision=precision.spec(settings.precision_opt_level),
-            execution_mode=settings.execution_mode,
+            execution_mode=settings.mode,
             micro_batch=settings.micro_batch_size,
         ),
         loss_scaler=precision.loss_scaler(),
     )
+    if settings.execution_mode == "data_streaming":
+        logger.info("execution_mode data_streaming is taken as pipelined, which is the name of that mode now")
     if context.process.planning:
         context.process.captured = _captured(parts, settings)
         raise CompilePhaseEnd

@@ -7,17 +7,12 @@ from pydantic import ConfigDict
 
 from cerebras_contract.artifacts import PrecisionLevel
 from cerebras_contract.configuration import RunConfigSection
+from cerebras_contract.planning import MODE_WORDS
 from cerebras_contract.plans import Mode
 from cerebras_contract.systems import DEFAULT_SYSTEM
 
 CPU = "CPU"
 CSX = "CSX"
-EXECUTION_MODES: dict[str, Mode | None] = {
-    "auto": None,
-    "weight_streaming": Mode.WEIGHT_STREAMING,
-    "pipelined": Mode.PIPELINED,
-    "data_streaming": Mode.PIPELINED,  # an older word for it
-}
 DEFAULT_COMPILE_TIMEOUT_SECONDS = 3600.0  # real compiles of published models take 8 to 57 minutes
 DEFAULT_INPUT_TIMEOUT_SECONDS = 300.0
 GIBIBYTE = 1 << 30
@@ -39,8 +34,7 @@ class RunSettings:
     target_device: str
     system: str
     num_csx: int
-    execution_mode: Mode | None
-    """None: the compiler picks."""
+    execution_mode: str
     micro_batch_size: int | Literal["auto", "explore"]
     precision_opt_level: PrecisionLevel | None
     """None: what the script's `MixedPrecision` says."""
@@ -61,6 +55,11 @@ class RunSettings:
     """What the loader may take for its first batch."""
 
     @property
+    def mode(self) -> Mode | None:
+        """None: the compiler picks."""
+        return MODE_WORDS[self.execution_mode]
+
+    @property
     def has_device_time(self) -> bool:
         """On target CPU the whole workflow runs, without device time."""
         return self.target_device == CSX
@@ -77,7 +76,7 @@ def resolve(*sources: RunConfigSection) -> RunSettings:
         target_device=merged.target_device or CPU,
         system=merged.system or DEFAULT_SYSTEM,
         num_csx=merged.num_csx or 1,
-        execution_mode=EXECUTION_MODES[merged.execution_mode or "auto"],
+        execution_mode=merged.execution_mode or "auto",
         micro_batch_size=merged.micro_batch_size or "auto",
         precision_opt_level=merged.precision_opt_level,
         max_steps=merged.max_steps,
