@@ -52,6 +52,11 @@ def test_a_model_is_trained_and_everything_it_left_can_be_fetched(cluster, mnist
         path.name for path in artifact.iterdir()
     }
 
+    profiled = cluster.run("profile", job_id, "--steps", "1:2", "--output", tmp_path / "trace.json")
+    assert profiled.returncode == 0, profiled.stderr
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert {event["args"]["step"] for event in events if event["ph"] == "X"} == {1, 2}
+
     download = cluster.run("checkpoint", "download", job_id, "--to", tmp_path / "checkpoints")
     assert download.returncode == 0, download.stderr
     converted = tmp_path / "model.pt"

@@ -18,6 +18,7 @@ from cerebras_wafer.compiler.ir.text import parse_graph, print_graph
 from cerebras_wafer.planner.compare import Combination, compare
 from cerebras_wafer.planner.options import PlanChoices
 from cerebras_wafer.planner.table import HEADER, as_json, as_text
+from cerebras_wafer.simulator.profile import chrome_trace
 
 KEYS = (
     "system, num_csx, batch, mode, fits, reason, micro_batch, samples_per_second, utilization, bound, step_seconds,"
@@ -234,3 +235,20 @@ def test_a_folder_that_is_no_artifact_or_is_damaged_is_said(artifact_folder, tmp
     (copy / "kernels.txt").write_text("graph")
     assert cli.main(["show", str(copy)]) == 1
     assert "kernels.txt is missing or damaged" in capsys.readouterr().err
+
+
+def test_a_profile_of_steps_is_written_for_perfetto(made, artifact_folder, tmp_path, capsys):
+    file = tmp_path / "trace.json"
+    assert cli.main(["profile", artifact_folder, "--steps", "2:3", "--output", str(file)]) == 0
+    assert str(file) in capsys.readouterr().out
+    assert json.loads(file.read_text()) == chrome_trace(made.plan, 2, 3)
+
+
+def test_a_profile_that_cannot_be_made_is_said(artifact_folder, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["profile", artifact_folder, "--steps", "3:2"])
+    assert "expected FIRST:LAST, as in 3:5, not '3:2'" in capsys.readouterr().err
+    assert cli.main(["profile", str(tmp_path)]) == 1
+    assert "there is no readable plan at" in capsys.readouterr().err
+    assert cli.main(["profile", artifact_folder, "--output", str(tmp_path / "none" / "trace.json")]) == 1
+    assert "No such file" in capsys.readouterr().err

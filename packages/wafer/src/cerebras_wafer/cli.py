@@ -1,6 +1,7 @@
-"""`cerebras-wafer`: look at a compiled artifact, and plan it again for other systems and batches, with no script."""
+"""`cerebras-wafer`: look at a compiled artifact, plan it for other systems and batches, profile its steps."""
 
 import argparse
+import json
 import os
 import sys
 from collections import Counter
@@ -9,11 +10,13 @@ from math import prod
 from pathlib import Path
 from typing import TextIO
 
-from cerebras_contract.artifacts import KERNELS_FILE, Manifest
+from pydantic import ValidationError
+
+from cerebras_contract.artifacts import KERNELS_FILE, PLAN_FILE, Manifest
 from cerebras_contract.digests import sha256_of_file
 from cerebras_contract.errors import ReportedError
 from cerebras_contract.planning import PassName
-from cerebras_contract.plans import Phase
+from cerebras_contract.plans import Phase, Plan
 from cerebras_contract.systems import system_names
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions
 from cerebras_wafer.compiler.ir.kernels import KernelGraph
@@ -23,6 +26,7 @@ from cerebras_wafer.planner.compare import compare
 from cerebras_wafer.planner.options import add_options, choices_of
 from cerebras_wafer.planner.table import as_json, as_text
 from cerebras_wafer.simulator.load import read_manifest
+from cerebras_wafer.simulator.profile import chrome_trace
 
 INTERRUPTED = 130
 SAVED_GRAPH = PassName.FUSE  # the pass after which the kernel graph is saved
@@ -51,12 +55,37 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     plan = commands.add_parser("plan", help="plan it for other systems and batches", allow_abbrev=False)
     show = commands.add_parser("show", help="print its kernel graph", allow_abbrev=False)
-    for command, function in ((plan, _plan), (show, _show)):
+    profile = commands.add_parser("profile", help="write a trace of training steps", allow_abbrev=False)
+    for command, function in ((plan, _plan), (show, _show), (profile, _profile)):
         command.add_argument("artifact", type=Path, help="the artifact's folder, such as compile/")
         command.set_defaults(command=function)
     add_options(plan)
     show.add_argument("--summary", action="store_true", help="print what there is of each kind of kernel only")
+    profile.add_argument("--steps", type=_steps, default=(1, 1), metavar="FIRST:LAST", help="[default: 1:1]")
+    profile.add_argument("--output", type=Path, default=Path("trace.json"), help="[default: trace.json]")
     return parser
+
+
+def _steps(text: str) -> tuple[int, int]:
+    """`3:5` as the first and the last step."""
+    first, _, last = text.partition(":")
+    if not (first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last)):
+        raise argparse.ArgumentTypeError(f"expected FIRST:LAST, as in 3:5, not {text!r}")
+    return int(first), int(last)
+
+
+def _profile(arguments: argparse.Namespace) -> None:
+    """Device time as Chrome and Perfetto open it."""
+    path = arguments.artifact / PLAN_FILE
+    try:
+        plan = Plan.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        raise ArtifactMismatch(f"there is no readable plan at {path}", "Name the artifact's folder.") from None
+    try:
+        arguments.output.write_text(json.dumps(chrome_trace(plan, *arguments.steps)), encoding="utf-8")
+    except OSError as error:
+        raise ArtifactMismatch(f"cannot write {arguments.output}: {error.strerror}") from None
+    _say(f"Wrote {arguments.output}: open it at https://ui.perfetto.dev or in Chrome's about:tracing")
 
 
 def _plan(arguments: argparse.Namespace) -> None:
