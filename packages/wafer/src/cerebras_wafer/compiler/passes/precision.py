@@ -132,7 +132,8 @@ def _leaves_a_kernel(node: Node, kept: frozenset[OpOverload]) -> bool:
     if node.target is operator.getitem:
         source, index = node.args
         assert isinstance(source, Node)
-        return source.target not in EXACT_OPERATIONS and (source.target not in STATISTICS_OPERATIONS or index == 0)
+        is_statistic = source.target in STATISTICS_OPERATIONS and index != 0
+        return source.target not in EXACT_OPERATIONS and not is_statistic
     if node.target == aten.embedding.default:
         return not _is_rounding(node.all_input_nodes[0])
     return node.target not in EXACT_OPERATIONS
