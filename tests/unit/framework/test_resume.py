@@ -1,6 +1,7 @@
 """k steps, an end, and a resume give bitwise what all steps in one go give."""
 
 import itertools
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,28 +13,31 @@ from tests.fixtures.resuming import (
     STEPS_AN_EPOCH,
     Augmented,
     Seen,
+    run_folder,
     same_end,
     shuffled,
     train,
     with_artifact,
 )
-from tests.fixtures.training import BATCH, dataset
+from tests.fixtures.training import BATCH, Network, dataset
 from torch.optim.lr_scheduler import ChainedScheduler, CosineAnnealingLR, ExponentialLR, MultiStepLR, StepLR
 
+import cerebras_pytorch as cbt
 from cerebras_contract.errors import ReportedError
 from cerebras_pytorch.training import start
-from cerebras_wafer.simulator.load import Artifact
+from cerebras_wafer.simulator.load import Artifact, read_manifest
 
 
 @pytest.fixture(scope="module", autouse=True)
 def artifact_loaded_once() -> Iterator[None]:
     """All runs here have the same artifact: it is nine tenths of the time of one to load it."""
-    load, loaded = start.load_artifact, []
+    load, loaded = start.load_artifact, {}
 
     def load_once(folder: Path) -> Artifact:
-        if not loaded:
-            loaded.append(load(folder))
-        return loaded[0]
+        key = read_manifest(folder).artifact_key
+        if key not in loaded:
+            loaded[key] = load(folder)
+        return loaded[key]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(start, "load_artifact", load_once)
@@ -122,6 +126,57 @@ def test_save_and_load_of_the_script(template, in_one_go, tmp_path):
     after = train(tmp_path, load=tmp_path / "seventh")
     assert after.lines == in_one_go.lines[7:]
     assert after.context.user_state == {"step": 7}
+
+
+def test_gradients_that_are_accumulated_belong_to_the_next_step(template, tmp_path):
+    whole = train(with_artifact(template, tmp_path / "whole"), accumulate=2)
+    assert len(whole.lines) == 2 * EPOCHS
+    for step in (2, 3):  # the last of an epoch that has a batch left, and one in the middle of the next
+        before, after = cut_off_and_resumed(template, tmp_path / str(step), step, accumulate=2)
+        assert before.lines + after.lines == whole.lines
+        assert same_end(after, whole)
+
+
+def test_a_loss_scale_that_changes_goes_on(tmp_path):
+    half = cbt.amp.MixedPrecision(torch.float16, loss_scale="dynamic")
+    whole = train(tmp_path / "whole", mixed_precision=half)
+    before, after = cut_off_and_resumed(tmp_path / "whole", tmp_path / "cut", 6, mixed_precision=half)
+    assert before.lines + after.lines == whole.lines
+    scalers = [seen.context.session._compiled.update.loss_scaler.state_dict() for seen in (whole, after)]
+    assert scalers[0] == scalers[1]
+    assert scalers[0]["good_steps"] or scalers[0]["skipped_steps"]
+
+
+def test_an_epoch_that_was_only_looked_at_is_looked_at_again(template, tmp_path):
+    """A script may take a batch of the training loader, after compile, and not train on it."""
+
+    def run(folder, stop_after):
+        lines = []
+        with run_folder(folder), cbt.init_context() as context:
+            context.set_run_config(cbt.utils.config.RunConfig(checkpoint_steps=1, autoload_last_checkpoint=True))
+            torch.manual_seed(0)
+            model = Network(dropout=0.5)
+            optimizer, criterion = torch.optim.Adam(model.parameters(), lr=0.01), torch.nn.CrossEntropyLoss()
+            loader = cbt.utils.data.DataLoader(shuffled())
+            compiled_model = cbt.compile(model, optimizer, criterion, loader)
+            for _ in range(2):
+                lines.append(float(next(iter(loader))[0].sum()))
+                for images, labels in loader:
+                    if len(lines) > stop_after:
+                        break
+                    optimizer.zero_grad()
+                    loss = criterion(compiled_model(images), labels)
+                    loss.backward()
+                    optimizer.step()
+                    lines.append(loss.item())
+        return lines
+
+    whole = run(with_artifact(template, tmp_path / "whole"), 100)
+    assert len(whole) == 2 * (1 + STEPS_AN_EPOCH)
+    folder = with_artifact(template, tmp_path / "cut")
+    assert run(folder, 3)[:4] == whole[:4]
+    shutil.rmtree(folder / "checkpoints" / "step_3", ignore_errors=True)
+    assert run(folder, 100) == [whole[0], *whole[3:]]
 
 
 def chained(optimizer):
