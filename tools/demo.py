@@ -31,10 +31,10 @@ def _show_results() -> int:
         checkpoint = client.checkpoints.download(job.id, to=RESULTS / "checkpoints")
         accuracy = [point.value for point in client.jobs.metrics(job.id, "test_accuracy")][-1]
     report = (artifact / "report.txt").read_text(encoding="utf-8")
-    print(f"\n{report.split('Layer ')[0].rstrip()}\n")
+    print(f"\n{report.split('Kernels')[0].rstrip()}\n")
     print(f"Job            {job.id} {job.status}")
     print(f"Test accuracy  {accuracy:.1%} (wanted: {WANTED_ACCURACY:.0%})")
-    print(f"Compile report {(artifact / 'report.txt').relative_to(ROOT)}")
+    print(f"Compile report {(artifact / 'report.html').relative_to(ROOT)}")
     print(f"Checkpoint     {checkpoint.relative_to(ROOT)}", flush=True)
     return 0 if job.status is JobStatus.SUCCEEDED and accuracy >= WANTED_ACCURACY else 1
 
