@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check bench calibrate article clean
+.PHONY: help install demo test check soak bench calibrate article clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/ -/'
@@ -32,6 +32,9 @@ check: install   ## static checks: ruff, mypy, import-linter
 
 test: install    ## the whole test suite
 	$(BIN)/python -m pytest
+
+soak: install    ## kill a process that saves checkpoints 200 times
+	CHECKPOINT_KILLS=200 $(BIN)/python -m pytest tests/integration/framework/test_kill.py
 
 bench: install   ## ratios against what a user would use instead, in one run
 	$(BIN)/python tests/bench/bench_training.py
