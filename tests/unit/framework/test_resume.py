@@ -1,10 +1,12 @@
 """k steps, an end, and a resume give bitwise what all steps in one go give."""
 
 import itertools
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tests.fixtures.resuming import (
@@ -246,6 +248,17 @@ class GrowingSampler(torch.utils.data.Sampler):
             yield int(torch.randint(0, 10 * self.epoch, ()))
 
 
+class BatchesAtRandom:
+    """A batch sampler that draws each batch as it is asked for it."""
+
+    def __len__(self):
+        return STEPS_AN_EPOCH
+
+    def __iter__(self):
+        for _ in range(len(self)):
+            yield np.random.permutation(STEPS_AN_EPOCH * BATCH)[:BATCH].tolist()
+
+
 SOURCES = {
     "a stream that begins again": lambda: torch.utils.data.DataLoader(Stream(), BATCH),
     "a stream of worker processes": lambda: torch.utils.data.DataLoader(Stream(), BATCH, num_workers=1),
@@ -253,6 +266,7 @@ SOURCES = {
     "an iterable": lambda: Limited(torch.utils.data.DataLoader(dataset(80), BATCH)),
     "an iterator": lambda: iter(list(torch.utils.data.DataLoader(dataset(120), BATCH))),
     "a sampler with a memory": lambda: torch.utils.data.DataLoader(Augmented(), BATCH, sampler=GrowingSampler()),
+    "a batch sampler": lambda: torch.utils.data.DataLoader(Augmented(), batch_sampler=BatchesAtRandom()),
     "a generator of its own": lambda: shuffled(generator=torch.Generator().manual_seed(9)),
 }
 
@@ -265,6 +279,16 @@ def test_every_source_is_found_again(template, tmp_path, source):
     for step in (STEPS_AN_EPOCH, STEPS_AN_EPOCH + 2):
         before, after = cut_off_and_resumed(template, tmp_path / str(step), step, data=data)
         assert before.lines + after.lines == whole.lines, f"step {step}"
+
+
+def test_a_clock_that_was_put_back_does_not_make_a_newer_checkpoint_older(template, tmp_path):
+    with_artifact(template, tmp_path)
+    train(tmp_path, cut_off_in=3, checkpoint_steps=1)
+    manifest = tmp_path / "checkpoints" / "step_2" / "checkpoint.json"
+    content = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**content, "created_at": content["created_at"] + 1e6}))
+    train(tmp_path, cut_off_in=5, checkpoint_steps=1, keep_checkpoints=1, autoload_last_checkpoint=True)
+    assert [path.name for path in (tmp_path / "checkpoints").glob("step_*")] == ["step_4"]
 
 
 def test_a_loader_that_has_become_shorter_is_refused(template, tmp_path):

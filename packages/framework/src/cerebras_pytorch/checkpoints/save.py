@@ -36,6 +36,7 @@ class Snapshot:
     training: JsonValue = None
     training_tensors: dict[str, Tensor] = field(default_factory=dict)
     extra: JsonValue = None
+    created_at: float = field(default_factory=time.time)
 
 
 def write_checkpoint(folder: Path, snapshot: Snapshot) -> None:
@@ -75,7 +76,7 @@ def _fill(folder: Path, snapshot: Snapshot) -> None:
     manifest = CheckpointManifest(
         step=snapshot.step,
         artifact_key=snapshot.artifact_key,
-        created_at=time.time(),
+        created_at=snapshot.created_at,
         optimizer=snapshot.optimizer_name,
         hyperparameters=snapshot.hyperparameters,
         digests=digests,

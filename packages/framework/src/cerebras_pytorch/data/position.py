@@ -171,7 +171,7 @@ def _positioned(source: Iterable[Any]) -> "DataLoader[Any] | None":
         return None
     loader = copy.copy(source)
     # Past the check that a loader's sampler is not set anew: this one is our own copy, not iterated so far.
-    vars(loader).update(batch_sampler=_PositionedBatches(source.batch_sampler, source.sampler), _iterator=None)
+    vars(loader).update(batch_sampler=_PositionedBatches(source.batch_sampler), _iterator=None)
     return loader
 
 
@@ -190,9 +190,10 @@ def _refuse_less(epoch: int, batches: int, skipped: int) -> None:
 class _PositionedBatches(Sampler[list[int]]):
     """A batch sampler that draws from generators of its own and begins behind a number of batches."""
 
-    def __init__(self, batches: Any, sampler: Any) -> None:
+    def __init__(self, batches: Any) -> None:
         self._batches = batches
-        self._is_torchs = type(sampler).__module__ == "torch.utils.data.sampler"
+        parts = (batches, getattr(batches, "sampler", None))
+        self._is_torchs = all(type(part).__module__ == "torch.utils.data.sampler" for part in parts)
         self._seed = self._epoch = self._skipped = 0
 
     def begin(self, seed: int, epoch: int, skipped: int) -> None:

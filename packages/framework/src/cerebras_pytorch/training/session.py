@@ -5,6 +5,7 @@ written, signals heeded and max_steps reached.
 """
 
 import math
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from cerebras_pytorch.training.recorder import Recorder
 from cerebras_pytorch.training.resume import Resume
 from cerebras_pytorch.training.state import CompiledStep, Place, place_of, restore, restore_weights, snapshot_of
 
+CLOCK_TICK_SECONDS = 0.001
 EMPTY_EPOCHS_LIMIT = 100_000
 """A loop may go on for some epochs after the last step, which yield nothing; one that never ends is stopped."""
 
@@ -47,6 +49,7 @@ class TrainingSession:
         self._position = Position()
         self._resume: Resume | None = None
         self._saver = Saver()
+        self._saved_at = 0.0
         self._asked_for: list[tuple[Path, JsonValue]] = []  # by the script, of the step in progress
         self._metrics: dict[str, float] = {}
         self._updates = 0  # since the last step ended
@@ -116,6 +119,7 @@ class TrainingSession:
         assert resume is not None
         restore(self._compiled, resume.checkpoint)
         self._take_extra(resume.checkpoint)
+        self._saved_at = resume.checkpoint.manifest.created_at
         self._position = Position(list(resume.place.position.epochs))
         while len(self._position.epochs) <= epoch:
             self._position.begin_epoch()
@@ -226,7 +230,9 @@ class TrainingSession:
     def _snapshot(self, extra: JsonValue) -> Snapshot:
         batch_size = self._compiled.manifest.batch_size
         place = Place(self.step, self._position, self._loader.seed, batch_size)
-        return snapshot_of(self._compiled, place, extra)
+        # Another machine, whose clock was ahead, may have saved the one before: this one is newer all the same.
+        self._saved_at = max(time.time(), self._saved_at + CLOCK_TICK_SECONDS)
+        return snapshot_of(self._compiled, place, extra, self._saved_at)
 
     def _announce(self) -> None:
         root = self._process.run_directory

@@ -50,7 +50,7 @@ class Place:
     batch_size: int
 
 
-def snapshot_of(compiled: CompiledStep, place: Place, extra: JsonValue) -> Snapshot:
+def snapshot_of(compiled: CompiledStep, place: Place, extra: JsonValue, created_at: float) -> Snapshot:
     """A copy of everything. Raises `ReportedError` for a state that no checkpoint can hold."""
     tensors: dict[str, Tensor] = {}
     optimizer = compiled.optimizer
@@ -79,6 +79,7 @@ def snapshot_of(compiled: CompiledStep, place: Place, extra: JsonValue) -> Snaps
         training=training,
         training_tensors=tensors,
         extra=extra,
+        created_at=created_at,
     )
 
 
