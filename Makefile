@@ -38,6 +38,8 @@ soak: install    ## kill a process that saves checkpoints 200 times
 
 bench: install   ## ratios against what a user would use instead, in one run
 	$(BIN)/python tests/bench/bench_training.py
+	$(BIN)/python tests/bench/bench_compile.py
+	$(BIN)/python tests/bench/bench_precision.py
 
 calibrate: install ## fit the cost model to published rates, write its constants; CAPTURE=--capture traces the models anew
 	$(BIN)/python -m tools.calibrate $(CAPTURE)

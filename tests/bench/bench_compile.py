@@ -72,14 +72,17 @@ def ours(name: str) -> dict[str, float]:
 
 def ensure_artifact(context: Any, model: Any, criterion: Any, optimizer: Any, loader: Any) -> None:
     """What `compile` does before it loads the artifact."""
-    from cerebras_contract.artifacts import PrecisionSpec
+    from cerebras_pytorch.amp import MixedPrecision
     from cerebras_pytorch.capture.batch import divide
     from cerebras_pytorch.compilation import _ensure_artifact
     from cerebras_pytorch.training.start import Parts
     from cerebras_wafer.compiler.frontends.training_step import CompileOptions
 
-    options = CompileOptions(context.settings.system, 1, PrecisionSpec())
-    _ensure_artifact(context, Parts(model, optimizer, criterion, loader, divide(loader.first_batch()), options))
+    precision = MixedPrecision(torch.float32)
+    options = CompileOptions(context.settings.system, 1, precision.spec(context.settings.precision_opt_level))
+    batch = divide(loader.first_batch(context.settings.seed))
+    parts = Parts(model, optimizer, criterion, loader, batch, options, precision.loss_scaler())
+    _ensure_artifact(context, parts)
 
 
 def theirs(name: str) -> dict[str, float]:
