@@ -1,11 +1,16 @@
 """Writes checkpoints in a thread of its own, one at a time: training waits only while state is copied."""
 
+import os
+import sys
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from cerebras_pytorch.checkpoints.folder import KeepRule, let_go
 from cerebras_pytorch.checkpoints.save import Snapshot, write_checkpoint
+
+NICENESS = 10
 
 
 @dataclass(frozen=True)
@@ -20,7 +25,7 @@ class Saver:
     """Checkpoints being written. An error in one comes out of the next call, whichever that is."""
 
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint", initializer=_give_way)
         self._writing: Future[Saved] | None = None
         self._saved: list[Saved] = []
 
@@ -41,6 +46,12 @@ class Saver:
         writing, self._writing = self._writing, None
         if writing is not None:
             self._saved.append(writing.result())
+
+
+def _give_way() -> None:
+    """Let training have the processor first. On Linux each thread has a niceness of its own, and hands it on."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 
 def _write(folder: Path, snapshot: Snapshot, rule: KeepRule) -> Saved:
