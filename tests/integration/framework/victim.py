@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from pathlib import Path
 
 import torch
@@ -70,7 +71,10 @@ def say(text: str) -> None:
 
 
 def main() -> None:
-    resuming.train(Path(sys.argv[1]), epochs=0)
+    if os.fork() == 0:  # a process that has used autograd's threads cannot be forked
+        resuming.train(Path(sys.argv[1]), epochs=0)
+        os._exit(0)
+    os.wait()
     start.load_artifact = functools.cache(start.load_artifact)
     with resuming.run_folder(Path(sys.argv[1])):
         start.load_artifact(Path(sys.argv[1]) / "compile")
@@ -81,6 +85,8 @@ def main() -> None:
         if child == 0:
             try:
                 globals()[task](*arguments)
+            except BaseException:
+                traceback.print_exc()
             finally:
                 os._exit(0)
         say(f"pid {child}")
