@@ -13,6 +13,7 @@ from cerebras_contract.states import JobStatus, StageStatus
 from cerebras_contract.wire import LogChunk, MetricBatch, StreamEnd
 
 LOSS = "loss"
+INSTRUMENTS = "device/"  # metrics of the simulated system: `cerebras-cloud metrics` has them
 
 
 def follow_job(client: Client, job_id: str, home: Path | None) -> ExitCode:
@@ -136,7 +137,8 @@ def summary(job: JobView, points: dict[str, MetricPoint]) -> str:
     took = "" if job.finished_at is None else f" after {readable_duration(job.finished_at - job.created_at)}"
     steps = "" if job.step is None else f", {job.step} steps"
     lines = [f"{job.id} {job.status}{took}{steps}"]
-    lines += [f"  {name} {point.value:.6g} (step {point.step})" for name, point in sorted(points.items())]
+    trained = sorted((name, point) for name, point in points.items() if not name.startswith(INSTRUMENTS))
+    lines += [f"  {name} {point.value:.6g} (step {point.step})" for name, point in trained]
     if job.artifact_key is not None:
         lines.append(f"  artifact {job.artifact_key}")
     if job.status is JobStatus.CANCELLED:

@@ -2,6 +2,7 @@
 
 import heapq
 
+from cerebras_contract.plans import Mode
 from cerebras_contract.reports import Report
 from cerebras_pytorch.log import logger
 from cerebras_wafer.compiler.report.repeats import shown
@@ -32,10 +33,12 @@ def log_report(report: Report) -> None:
 def _log_layers(report: Report) -> None:
     rows = shown(report).layers
     slowest = heapq.nlargest(LAYERS_LOGGED, rows, key=lambda row: row[0].seconds * row[1])
-    logger.info("Layers:" if len(rows) == len(slowest) else f"{len(report.layers)} layers; the slowest of them:")
+    part = "Layer" if report.mode == Mode.WEIGHT_STREAMING else "Region"
+    count_of_all = f"{len(report.layers)} {part.lower()}s; the slowest of them:"
+    logger.info(f"{part}s:" if len(rows) == len(slowest) else count_of_all)
     for layer, count in slowest if len(rows) > len(slowest) else rows:
         times = "" if count == 1 else f" x {count}"
         logger.info(
-            f"Layer {layer.name}{times}: {readable_seconds(layer.seconds)} a step, weights"
+            f"{part} {layer.name}{times}: {readable_seconds(layer.seconds)} a step, weights"
             f" {readable_size(layer.weight_bytes)}, bound by {layer.bound}"
         )
