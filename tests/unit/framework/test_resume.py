@@ -25,7 +25,9 @@ from tests.fixtures.training import BATCH, Network, dataset
 from torch.optim.lr_scheduler import ChainedScheduler, CosineAnnealingLR, ExponentialLR, MultiStepLR, StepLR
 
 import cerebras_pytorch as cbt
-from cerebras_contract.errors import ReportedError
+from cerebras_contract.errors import ErrorCode, ReportedError
+from cerebras_pytorch.checkpoints import read_checkpoint
+from cerebras_pytorch.endings import RunStopped
 from cerebras_pytorch.training import start
 from cerebras_wafer.simulator.load import Artifact, read_manifest
 
@@ -203,6 +205,47 @@ def test_several_schedulers_go_on_each_from_its_own_state(template, tmp_path):
     for step in (4, STEPS_AN_EPOCH):
         _, after = cut_off_and_resumed(template, tmp_path / str(step), step, make_schedules=two_of_a_kind)
         assert after.lines == whole.lines[step:]
+
+
+def small_run(folder, make_optimizer=torch.optim.Adam, width=4, **settings):
+    """A small script of its own; its context."""
+    with run_folder(folder), cbt.init_context() as context:
+        context.set_run_config(cbt.utils.config.RunConfig(**settings))
+        model, criterion = (
+            torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(36, width)),
+            torch.nn.CrossEntropyLoss(),
+        )
+        optimizer = make_optimizer(model.parameters(), lr=0.1)
+        loader = cbt.utils.data.DataLoader(torch.utils.data.DataLoader(dataset(), BATCH))
+        compiled_model = cbt.compile(model, optimizer, criterion, loader)
+        for images, labels in loader:
+            criterion(compiled_model(images), labels).backward()
+            if context.session.step == 2 and not context.process.stop_requested:
+                context.process.stop_requested = True  # as SIGTERM does; gradients are accumulated now
+                continue
+            optimizer.step()
+            optimizer.zero_grad()
+            context.user_state["best"] = {"step": context.session.step, "loss": float("inf")}
+    return context
+
+
+def test_other_models_and_optimizers_are_refused_by_file_and_tensor(tmp_path):
+    with pytest.raises(RunStopped):
+        small_run(tmp_path / "saved", checkpoint_steps=1)
+    saved = sorted(path.name for path in (tmp_path / "saved" / "checkpoints").glob("step_*"))
+    assert saved == ["step_1", "step_2", "step_3"]  # the step was finished before the run stopped
+    folder = str(tmp_path / "saved" / "checkpoints" / "step_3")
+    assert read_checkpoint(folder).extra == {"best": {"step": 2, "loss": float("inf")}}
+    for options, message in [
+        ({"width": 5}, r"model\.safetensors: 1.weight: float32\[4, 36\]; the model's: 1.weight: float32\[5, 36\]"),
+        (
+            {"make_optimizer": torch.optim.Adagrad},
+            r"optimizer\.safetensors: 1.weight/sum is not there; saved with Adam; Adagrad's: 1.weight/sum: float32",
+        ),
+    ]:
+        with pytest.raises(ReportedError, match=message) as refused:
+            small_run(tmp_path / str(options), checkpoint_path=folder, **options)
+        assert refused.value.report.code is ErrorCode.CHECKPOINT_MISMATCH
 
 
 class Stream(torch.utils.data.IterableDataset):

@@ -16,6 +16,7 @@ from cerebras_contract.errors import ReportedError
 from cerebras_contract.run_directory import StageResult
 from cerebras_contract.systems import load_system
 from cerebras_pytorch.checkpoints import Checkpoint, read_checkpoint
+from cerebras_pytorch.checkpoints.folder import bring_back
 from cerebras_pytorch.events import EventWriter
 from cerebras_pytorch.log import logger, set_up_log
 from cerebras_pytorch.process import Process, current_process
@@ -172,7 +173,9 @@ def load(path: str | Path, *, weights_only: bool = False) -> Checkpoint:
     run goes on from a checkpoint of its own already (an attempt at a job after the first), it keeps to that.
     Raises `ReportedError` where the checkpoint is damaged or of another model.
     """
-    session, checkpoint = _session("load"), read_checkpoint(path)
+    session = _session("load")
+    bring_back(Path(path))
+    checkpoint = read_checkpoint(path)
     if weights_only:
         session.take_weights(checkpoint)
     else:

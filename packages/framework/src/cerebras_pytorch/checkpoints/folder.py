@@ -44,12 +44,17 @@ def put_in_place(partial: Path, folder: Path) -> None:
 def clear_leftovers(parent: Path) -> None:
     """Remove what a process that was killed was writing or removing; bring back what it was about to replace."""
     for path in parent.glob(f".*{REPLACED}"):
-        folder = path.with_name(path.name.removesuffix(REPLACED).removeprefix("."))
-        if not folder.exists():
-            path.rename(folder)
+        bring_back(path.with_name(path.name.removesuffix(REPLACED).removeprefix(".")))
     for ending in (PARTIAL, REPLACED, REMOVED):
         for path in parent.glob(f".{CHECKPOINT_FOLDER_PREFIX}*{ending}"):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def bring_back(folder: Path) -> None:
+    """Where a process was killed between taking a checkpoint away and putting the new one in place: take the old."""
+    replaced = hidden(folder, REPLACED)
+    if replaced.is_dir() and not folder.exists():
+        replaced.rename(folder)
 
 
 def newest_checkpoint(parent: Path, warn: Callable[[str], None]) -> Checkpoint | None:

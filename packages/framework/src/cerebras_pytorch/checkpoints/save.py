@@ -19,7 +19,7 @@ from cerebras_contract.checkpoints import (
 )
 from cerebras_contract.digests import sha256_of_file
 from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
-from cerebras_pytorch.checkpoints.folder import PARTIAL, bring_to_disk, hidden, put_in_place
+from cerebras_pytorch.checkpoints.folder import PARTIAL, bring_back, bring_to_disk, hidden, put_in_place
 from cerebras_pytorch.checkpoints.tensor_file import Written, write_tensors
 
 
@@ -45,6 +45,7 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> None:
     A checkpoint of this name is replaced; anything else there is kept, and a `ReportedError` names it, as it does
     what the disk refuses.
     """
+    bring_back(folder)
     if folder.exists() and not (folder / CHECKPOINT_MANIFEST_FILE).is_file():
         raise not_saved(
             f"{folder} exists and is no checkpoint, so it is not replaced",

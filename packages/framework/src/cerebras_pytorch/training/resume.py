@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from cerebras_contract.states import StageKind
-from cerebras_pytorch.checkpoints.folder import clear_leftovers, newest_checkpoint
+from cerebras_pytorch.checkpoints.folder import bring_back, clear_leftovers, newest_checkpoint
 from cerebras_pytorch.checkpoints.read import Checkpoint, read_checkpoint
 from cerebras_pytorch.process import Process
 from cerebras_pytorch.settings import RunSettings
@@ -33,4 +34,7 @@ def checkpoint_to_begin_from(
         newest = newest_checkpoint(folder, warn)
         if newest is not None:
             return newest, True
-    return (read_checkpoint(settings.checkpoint_path), False) if settings.checkpoint_path else None
+    if not settings.checkpoint_path:
+        return None
+    bring_back(Path(settings.checkpoint_path))
+    return read_checkpoint(settings.checkpoint_path), False

@@ -26,7 +26,15 @@ from cerebras_pytorch.settings import RunSettings
 from cerebras_pytorch.training.batches import full_batches
 from cerebras_pytorch.training.recorder import Recorder
 from cerebras_pytorch.training.resume import Resume
-from cerebras_pytorch.training.state import CompiledStep, Place, place_of, restore, restore_weights, snapshot_of
+from cerebras_pytorch.training.state import (
+    CompiledStep,
+    Place,
+    place_of,
+    refuse_other_optimizer,
+    restore,
+    restore_weights,
+    snapshot_of,
+)
 
 CLOCK_TICK_SECONDS = 0.001
 EMPTY_EPOCHS_LIMIT = 100_000
@@ -97,6 +105,7 @@ class TrainingSession:
             raise RuntimeError("load is for the beginning: call it before the loop, or with weights_only=True")
         place = place_of(checkpoint, self._compiled.manifest.batch_size)
         self.take_weights(checkpoint)
+        refuse_other_optimizer(self._compiled, checkpoint)
         self._compiled.optimizer._opt_called = True  # type: ignore[attr-defined]  # epochs to come make no step
         if place is not None:
             self._resume = Resume(checkpoint, place, own)

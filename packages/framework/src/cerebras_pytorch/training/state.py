@@ -69,7 +69,7 @@ def snapshot_of(compiled: CompiledStep, place: Place, extra: JsonValue, created_
     return Snapshot(
         step=place.step,
         artifact_key=compiled.manifest.artifact_key,
-        model=_copies(bare_module(compiled.model.model).state_dict()),
+        model=_copies(_model_tensors(compiled)),
         optimizer_name=compiled.manifest.optimizer.name,
         hyperparameters=[
             {**constants, "lr": float(group["lr"])}
@@ -111,9 +111,16 @@ def place_of(checkpoint: Checkpoint, batch_size: int) -> Place | None:
 
 def restore_weights(compiled: CompiledStep, checkpoint: Checkpoint) -> None:
     """Put the model's parameters and buffers back. Raises `ReportedError` where they are of another model."""
-    now = bare_module(compiled.model.model).state_dict()
-    _refuse_other(checkpoint, MODEL_FILE, checkpoint.model, now, "the model's")
-    _copy(now, checkpoint.model)
+    _refuse_other(checkpoint, MODEL_FILE, checkpoint.model, _model_tensors(compiled), "the model's")
+    bare_module(compiled.model.model).load_state_dict(checkpoint.model, strict=False)
+
+
+def refuse_other_optimizer(compiled: CompiledStep, checkpoint: Checkpoint) -> None:
+    """Raise `ReportedError` where a checkpoint's optimizer is not the one that trains."""
+    before, now = checkpoint.manifest.optimizer, compiled.manifest.optimizer.name
+    if checkpoint.optimizer is not None:
+        tensors = _optimizer_tensors(compiled)
+        _refuse_other(checkpoint, OPTIMIZER_FILE, checkpoint.optimizer, tensors, f"saved with {before}; {now}'s")
 
 
 def restore(compiled: CompiledStep, checkpoint: Checkpoint) -> None:
@@ -123,9 +130,8 @@ def restore(compiled: CompiledStep, checkpoint: Checkpoint) -> None:
         return
     optimizer, state = compiled.optimizer, _decoded(checkpoint)
     _refuse_other_schedulers(checkpoint, state["schedulers"], optimizer)
-    now = _optimizer_tensors(compiled)
-    _refuse_other(checkpoint, OPTIMIZER_FILE, checkpoint.optimizer, now, f"that of {type(optimizer).__name__}")
-    _copy(now, checkpoint.optimizer)
+    refuse_other_optimizer(compiled, checkpoint)
+    _copy(_optimizer_tensors(compiled), checkpoint.optimizer)
     _copy(_other_buffers(compiled), state["buffers"])
     for group, saved in zip(optimizer.param_groups, state["parameter_groups"], strict=True):
         _set(group, saved)
@@ -143,6 +149,11 @@ def _decoded(checkpoint: Checkpoint) -> dict[str, Any]:
     except KeyError as missing:
         raise invalid(checkpoint.folder / TRAINING_FILE, f"names the tensor {missing}, which is not there") from None
     return state
+
+
+def _model_tensors(compiled: CompiledStep) -> dict[str, Tensor]:
+    state = bare_module(compiled.model.model).state_dict()
+    return {name: value for name, value in state.items() if isinstance(value, Tensor)}
 
 
 def _optimizer_tensors(compiled: CompiledStep) -> dict[str, Tensor]:
