@@ -28,6 +28,7 @@ DEFAULT_RULES = (
     # What a local run leaves at the top; its folders ignore themselves.
     "/events.jsonl",
     "/result.json",
+    "/run_summary.json",
 )
 
 

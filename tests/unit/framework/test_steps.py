@@ -286,12 +286,13 @@ def test_a_script_that_says_it_is_done_keeps_its_last_step(run_folder, status):
     assert checkpoints(run_folder) == [1]
 
 
-def test_a_failed_run_leaves_no_result_of_an_earlier_one(run_folder):
+def test_a_failed_run_leaves_its_own_result_and_not_that_of_an_earlier_one(run_folder):
     train(Network(), sgd)
     assert (run_folder / "result.json").is_file()
     with pytest.raises(ZeroDivisionError), cbt.init_context():
         1 / 0  # noqa: B018
-    assert not (run_folder / "result.json").exists()
+    result = json.loads((run_folder / "result.json").read_text())
+    assert (result["status"], result["error"]["code"]) == ("failed", "script.raised")
 
 
 def test_a_metric_that_is_no_number_is_named():

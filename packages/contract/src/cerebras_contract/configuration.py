@@ -31,6 +31,8 @@ class RunConfigSection(ContractModel):
     checkpoint_path: str | None = None
     autoload_last_checkpoint: bool | None = None
     log_steps: PositiveInt | None = None
+    tensorboard: bool | str | None = None
+    """A folder for event files of TensorBoard; true: `tensorboard`."""
     seed: NonNegativeInt | None = None
     compile_crd_memory_gi: Quantity | None = None
     compile_timeout_seconds: Quantity | None = None
@@ -60,6 +62,7 @@ RUN_TIME_KEYS: dict[str, frozenset[str]] = {
             "target_device", "max_steps", "checkpoint_steps", "log_steps", "seed", "job_labels", "job_priority",
             "compile_crd_memory_gi", "compile_timeout_seconds", "input_timeout_seconds",
             "keep_checkpoints", "keep_checkpoints_every", "checkpoint_path", "autoload_last_checkpoint",
+            "tensorboard",
         }
     ),
     "optimizer": frozenset({"lr", "learning_rate", "loss_scale", "loss_scaling_factor"}),

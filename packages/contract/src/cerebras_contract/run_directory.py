@@ -57,6 +57,11 @@ class RunDirectory:
         return self.root / "result.json"
 
     @property
+    def summary(self) -> Path:
+        """The attempts at training in this directory: a `RunSummary`."""
+        return self.root / "run_summary.json"
+
+    @property
     def logs(self) -> Path:
         return self.root / "logs"
 

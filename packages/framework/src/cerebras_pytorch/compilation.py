@@ -30,6 +30,7 @@ from cerebras_pytorch.report_log import log_report
 from cerebras_pytorch.settings import RunSettings
 from cerebras_pytorch.training.model import CompiledModel
 from cerebras_pytorch.training.start import Parts, start_training
+from cerebras_pytorch.training.tensorboard import refuse_without_package
 from cerebras_wafer.compiler.emit import write_artifact
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions
 from cerebras_wafer.compiler.pipeline import compile_step
@@ -56,6 +57,8 @@ def compile(  # noqa: A001 (the name scripts use)
     train_loader = _wrapped(context, train_loader)
     _refuse_wrong_arguments(context, model, optimizer, criterion, train_loader)
     settings = context.settings
+    if settings.tensorboard and context.process.stage is None:
+        refuse_without_package()
     precision = mixed_precision or MixedPrecision(torch.float32)
     parts = Parts(
         model=model,

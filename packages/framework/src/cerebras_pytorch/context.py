@@ -17,7 +17,9 @@ from cerebras_contract.run_directory import StageResult
 from cerebras_contract.systems import load_system
 from cerebras_pytorch.checkpoints import Checkpoint, read_checkpoint
 from cerebras_pytorch.checkpoints.folder import bring_back
+from cerebras_pytorch.endings import CompilePhaseEnd
 from cerebras_pytorch.events import EventWriter
+from cerebras_pytorch.failures import result_by_hand
 from cerebras_pytorch.log import logger, set_up_log
 from cerebras_pytorch.process import Process, current_process
 from cerebras_pytorch.settings import RunSettings, resolve
@@ -115,21 +117,25 @@ def init_context(config: str | Path | None = None) -> Iterator[Context]:
     _active = context
     try:
         context.announce()
-        yield context
+        try:
+            yield context
+        except SystemExit as exit_:
+            if not exit_.code:  # a script that says it is done
+                _finish(context)
+            raise
         _finish(context)
-    except SystemExit as exit_:
-        if not exit_.code:  # a script that says it is done
-            _finish(context)
-        raise
-    except ReportedError as error:
-        if context.process.stage is None:
-            step = context.process.last_step
-            context.process.write_result(StageResult(status="failed", error=error.report, last_step=step))
+    except BaseException as error:
+        if context.process.stage is None and not _is_a_good_end(error):
+            context.process.write_result(result_by_hand(error, context.process.last_step))
         raise
     finally:
         _active = None
         context.put_back.close()
         context.events.close()
+
+
+def _is_a_good_end(error: BaseException) -> bool:
+    return isinstance(error, CompilePhaseEnd) or (isinstance(error, SystemExit) and not error.code)
 
 
 def _show_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

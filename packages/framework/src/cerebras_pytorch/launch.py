@@ -4,7 +4,6 @@ It knows no service: everything goes in and out through the run directory.
 """
 
 import argparse
-import os
 import runpy
 import signal
 import sys
@@ -18,6 +17,7 @@ from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
 from cerebras_contract.run_directory import RunDirectory, StageResult
 from cerebras_contract.states import StageKind
 from cerebras_pytorch.endings import CompilePhaseEnd, RunStopped
+from cerebras_pytorch.failures import exited_report, raised_report
 from cerebras_pytorch.limits import compile_limits
 from cerebras_pytorch.process import Process, set_current_process
 from cerebras_pytorch.settings import resolve
@@ -115,32 +115,16 @@ def never_compiled(script: str) -> ErrorReport:
 
 
 def _exit_report(exit_: SystemExit) -> ErrorReport | None:
-    if exit_.code in (None, 0):
-        return None
     if isinstance(exit_.code, str):
         print(exit_.code, file=sys.stderr)  # noqa: T201 (as Python does)
-    return ErrorReport(code=ErrorCode.SCRIPT_EXITED, message=f"the script called sys.exit({exit_.code!r})")
+    return exited_report(exit_)
 
 
 def _raised_report(error: BaseException) -> ErrorReport:
     """Print the user's part of the traceback, and report its last line and place."""
     trace = _user_traceback(error.__traceback__)
     traceback.print_exception(type(error), error, trace)
-    frames = traceback.extract_tb(trace)
-    last = traceback.format_exception_only(type(error), error)[-1].strip()
-    code_folder = Path.cwd()
-    own = [frame for frame in frames if Path(frame.filename).resolve().is_relative_to(code_folder)] or frames
-    place = own[-1] if own else None
-    file, line = (os.path.relpath(place.filename), place.lineno) if place else (None, None)
-    if isinstance(error, SyntaxError) and error.filename:
-        file, line = os.path.relpath(error.filename), error.lineno
-    advice = None
-    if isinstance(error, ModuleNotFoundError):
-        advice = (
-            f"It has to be among the script's files, or installed for {sys.executable}, which runs them;"
-            " `cerebras-cloud up --user-python` chooses another one."
-        )
-    return ErrorReport(code=ErrorCode.SCRIPT_RAISED, message=last, file=file, line=line, advice=advice)
+    return raised_report(error, trace)
 
 
 def _user_traceback(trace: TracebackType | None) -> TracebackType | None:

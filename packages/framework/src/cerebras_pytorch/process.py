@@ -9,6 +9,7 @@ from pathlib import Path
 from cerebras_contract.configuration import RunConfiguration
 from cerebras_contract.run_directory import RunDirectory, StageResult
 from cerebras_contract.states import StageKind
+from cerebras_pytorch.training.summary import SummaryFile
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions, WaferStep
 
 
@@ -39,6 +40,7 @@ class Process:
     stop_requested: bool = False
     checkpoint_requested: bool = False
     training: bool = False
+    summary: SummaryFile | None = None
 
     def log_size_bytes(self) -> int:
         """Bytes that this process has printed so far, flushed to its log."""
@@ -50,12 +52,15 @@ class Process:
     def begin(self) -> None:
         """Remove the result of an earlier run in the same place."""
         self.run_directory.result.unlink(missing_ok=True)
+        self.summary = None
 
     def write_result(self, result: StageResult) -> None:
-        """Leave `result.json`, complete or not at all."""
+        """Leave `result.json`, complete or not at all, and the end of this attempt in `run_summary.json`."""
         partial = self.run_directory.root / ".result.json.partial"
         partial.write_text(result.model_dump_json(indent=2), encoding="utf-8")
         partial.replace(self.run_directory.result)
+        if self.summary is not None:
+            self.summary.end(result)
 
 
 _current: Process | None = None

@@ -15,6 +15,7 @@ CPU = "CPU"
 CSX = "CSX"
 DEFAULT_COMPILE_TIMEOUT_SECONDS = 3600.0  # real compiles of published models take 8 to 57 minutes
 DEFAULT_INPUT_TIMEOUT_SECONDS = 300.0
+TENSORBOARD_FOLDER = "tensorboard"
 GIBIBYTE = 1 << 30
 
 
@@ -47,6 +48,8 @@ class RunSettings:
     checkpoint_path: str | None
     autoload_last_checkpoint: bool
     log_steps: int
+    tensorboard: str | None
+    """The folder of TensorBoard's event files."""
     seed: int
     compile_memory_bytes: int | None
     """What a compile may use; None: what the machine has free."""
@@ -71,7 +74,7 @@ def resolve(*sources: RunConfigSection) -> RunSettings:
     for source in reversed(sources):
         said.update(source.model_dump(exclude_none=True))
     merged = RunConfigSection.model_validate(said)
-    memory_gi = merged.compile_crd_memory_gi
+    memory_gi, tensorboard = merged.compile_crd_memory_gi, merged.tensorboard
     return RunSettings(
         target_device=merged.target_device or CPU,
         system=merged.system or DEFAULT_SYSTEM,
@@ -86,6 +89,7 @@ def resolve(*sources: RunConfigSection) -> RunSettings:
         checkpoint_path=merged.checkpoint_path,
         autoload_last_checkpoint=merged.autoload_last_checkpoint or False,
         log_steps=merged.log_steps or 100,
+        tensorboard=TENSORBOARD_FOLDER if tensorboard is True else tensorboard or None,
         seed=merged.seed or 0,
         compile_memory_bytes=int(memory_gi * GIBIBYTE) if memory_gi else None,
         compile_timeout_seconds=merged.compile_timeout_seconds or DEFAULT_COMPILE_TIMEOUT_SECONDS,

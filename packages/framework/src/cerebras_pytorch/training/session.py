@@ -110,6 +110,7 @@ class TrainingSession:
         if place is not None:
             self._resume = Resume(checkpoint, place, own)
             self._loader.draw_from(place.seed)
+            self._recorder.goes_on_from(place.step)
             logger.info(f"Going on from {checkpoint.folder}: step {place.step}, {place.position}")
 
     def take_weights(self, checkpoint: Checkpoint) -> None:
@@ -197,6 +198,7 @@ class TrainingSession:
         except ReportedError as error:
             self._recorder.warning(error.report.message)
         self._announce()
+        self._recorder.close()
 
     def _count_step(self) -> None:
         self.step += 1

@@ -66,7 +66,7 @@ def start_training(
         engine=engine,
         clock=clock,
     )
-    recorder = Recorder(settings, events, clock)
+    recorder = Recorder(process, settings, events, clock)
     session = TrainingSession(process, settings, compiled, recorder, parts.loader)
     put_back.callback(session.close)
     _put_in_place(parts, compiled, session, put_back)
