@@ -24,6 +24,7 @@ from cerebras_pytorch.log import logger
 from cerebras_pytorch.process import Process
 from cerebras_pytorch.settings import RunSettings
 from cerebras_pytorch.training.batches import full_batches
+from cerebras_pytorch.training.nan import not_finite
 from cerebras_pytorch.training.recorder import Recorder
 from cerebras_pytorch.training.resume import Resume
 from cerebras_pytorch.training.state import (
@@ -61,6 +62,7 @@ class TrainingSession:
         self._asked_for: list[tuple[Path, JsonValue]] = []  # by the script, of the step in progress
         self._metrics: dict[str, float] = {}
         self._updates = 0  # since the last step ended
+        self._skipped = False
         self._batches_counted = self._saved_step = self._empty_epochs = 0
         self._said: set[str] = set()
 
@@ -99,7 +101,8 @@ class TrainingSession:
     def go_on_from(self, checkpoint: Checkpoint, own: bool) -> None:
         """Begin from a checkpoint, `own` where this run saved it before it was cut off."""
         if self._resume is not None and self._resume.own:
-            logger.info(f"Going on from {self._resume.checkpoint.folder}, which is newer than {checkpoint.folder}")
+            newer = self._shown(self._resume.checkpoint.folder)
+            logger.info(f"Going on from {newer}, which is newer than {checkpoint.folder}")
             return
         if self._position.epochs:
             raise RuntimeError("load is for the beginning: call it before the loop, or with weights_only=True")
@@ -111,7 +114,11 @@ class TrainingSession:
             self._resume = Resume(checkpoint, place, own)
             self._loader.draw_from(place.seed)
             self._recorder.goes_on_from(place.step)
-            logger.info(f"Going on from {checkpoint.folder}: step {place.step}, {place.position}")
+            logger.info(f"Going on from {self._shown(checkpoint.folder)}: step {place.step}, {place.position}")
+
+    def _shown(self, folder: Path) -> Path:
+        root = self._process.run_directory.root
+        return folder.relative_to(root) if folder.is_relative_to(root) else folder
 
     def take_weights(self, checkpoint: Checkpoint) -> None:
         """Put the weights of a checkpoint into the model, and what rode along into `user_state`."""
@@ -146,6 +153,7 @@ class TrainingSession:
         scaler = self._compiled.update.loss_scaler
         before = scaler.scale
         if not self._compiled.update.step():
+            self._skipped = True
             self._warn_once("overflow", "gradients overflowed: this step is skipped, and so will be others")
             self._metrics["skipped_steps"] = scaler.skipped_steps
         if scaler.scale != before:
@@ -182,7 +190,7 @@ class TrainingSession:
     def finish(self) -> None:
         """At the context's exit: end the last step, save it, and say how training went."""
         if self._resume is not None:
-            self._recorder.warning(f"the script ended before it came to {self._resume.checkpoint.folder}")
+            self._recorder.warning(f"the script ended before it came to {self._shown(self._resume.checkpoint.folder)}")
             self._put_back(0)
         self.end_step()
         if self._settings.checkpoint_steps and self.step > self._saved_step:
@@ -206,14 +214,25 @@ class TrainingSession:
         loss = self._compiled.loss.take()
         if loss is None:
             self._warn_once("no loss", "no loss was seen: the loop does not call the criterion given to compile")
-        elif not math.isfinite(loss):
-            self._warn_once("not finite", f"the loss of step {self.step} is {loss}")
         values = self._metrics if loss is None else {**self._metrics, "loss": loss}
         batches = self._compiled.model.batches_trained - self._batches_counted
         self._recorder.step(self.step, batches * self._compiled.manifest.batch_size, values)
         self._batches_counted += batches
         self._metrics, self._updates = {}, 0
         self._position.update(trained=True)
+        self._heed_non_finite(loss)
+
+    def _heed_non_finite(self, loss: float | None) -> None:
+        """Raise `ReportedError` where the step was not finite, unless it was skipped or is only to be warned of."""
+        found, skipped = self._compiled.engine.take_found(), self._skipped
+        self._skipped = False
+        if found is None and (loss is None or math.isfinite(loss)):
+            return
+        report = not_finite(self.step, loss, found, self._saved_step)
+        if self._settings.on_nan == "fail" and not skipped:
+            raise ReportedError(report)
+        place = f" ({report.file}:{report.line})" if report.file else ""
+        self._warn_once("not finite", report.message + place)
 
     def _checkpoint_is_due(self) -> bool:
         every = self._settings.checkpoint_steps
@@ -228,13 +247,13 @@ class TrainingSession:
         directory.checkpoints.mkdir(parents=True, exist_ok=True)
         (directory.checkpoints / ".cerebrasignore").write_text("*\n", encoding="utf-8")  # no bundle carries them
         rule = KeepRule(settings.keep_checkpoints, settings.keep_checkpoints_every)
-        self._saver.save(directory.checkpoint(self.step), self._snapshot(dict(self.user_state)), rule)
+        self._saver.save(directory.checkpoint(self.step), self._snapshot(dict(self.user_state) or None), rule)
         self._saved_step = self.step
 
     def _save_asked_for(self) -> None:
         asked_for, self._asked_for = self._asked_for, []
         for folder, extra in asked_for:
-            snapshot = self._snapshot(dict(self.user_state) if extra is None else extra)
+            snapshot = self._snapshot((dict(self.user_state) or None) if extra is None else extra)
             self._saver.save(folder, snapshot, KeepRule())
             self._saver.wait()
 
