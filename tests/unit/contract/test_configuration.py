@@ -74,6 +74,8 @@ def test_run_time_keys_do_not_change_the_compile_time_digest():
 
     plain = digest("model: {width: 8}\n")
     assert plain == digest("model: {width: 8}\nrunconfig: {max_steps: 5, log_steps: 2, job_labels: [a=b]}\n")
+    saving = "keep_checkpoints: 2, keep_checkpoints_every: 5, checkpoint_path: a, autoload_last_checkpoint: true"
+    assert plain == digest(f"model: {{width: 8}}\nrunconfig: {{checkpoint_steps: 1, {saving}}}\n")
     assert plain == digest("model: {width: 8}\noptimizer: {learning_rate: 0.5}\n")
     assert plain != digest("model: {width: 9}\n")
     assert plain != digest("model: {width: 8}\noptimizer: {weight_decay: 0.1}\n")

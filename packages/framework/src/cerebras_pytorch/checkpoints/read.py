@@ -40,6 +40,11 @@ class Checkpoint:
     training_tensors: dict[str, Tensor]
 
     @property
+    def has_weights_only(self) -> bool:
+        """Whether it says nothing of how training went, as one that was converted from a state dict."""
+        return self.optimizer is None or self.training is None
+
+    @property
     def step(self) -> int:
         """The last step before it was saved."""
         return self.manifest.step

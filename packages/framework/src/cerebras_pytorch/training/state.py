@@ -95,7 +95,7 @@ def _stored(value: Any, tensors: dict[str, Tensor] | None, place: str) -> JsonVa
 
 def place_of(checkpoint: Checkpoint, batch_size: int) -> Place | None:
     """Where a checkpoint goes on; None where it has weights and no more."""
-    if checkpoint.optimizer is None:
+    if checkpoint.has_weights_only:
         return None
     state = _decoded(checkpoint)
     if state["batch_size"] != batch_size:
@@ -126,7 +126,7 @@ def refuse_other_optimizer(compiled: CompiledStep, checkpoint: Checkpoint) -> No
 def restore(compiled: CompiledStep, checkpoint: Checkpoint) -> None:
     """Put everything back, so that the next step is the one after the checkpoint's."""
     restore_weights(compiled, checkpoint)
-    if checkpoint.optimizer is None:
+    if checkpoint.optimizer is None or checkpoint.has_weights_only:
         return
     optimizer, state = compiled.optimizer, _decoded(checkpoint)
     _refuse_other_schedulers(checkpoint, state["schedulers"], optimizer)
