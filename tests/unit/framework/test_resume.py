@@ -26,7 +26,8 @@ from torch.optim.lr_scheduler import ChainedScheduler, CosineAnnealingLR, Expone
 
 import cerebras_pytorch as cbt
 from cerebras_contract.errors import ErrorCode, ReportedError
-from cerebras_pytorch.checkpoints import read_checkpoint
+from cerebras_pytorch.checkpoints import read_checkpoint, state_dict
+from cerebras_pytorch.checkpoints.save import Snapshot, write_checkpoint
 from cerebras_pytorch.endings import RunStopped
 from cerebras_pytorch.training import start
 from cerebras_wafer.simulator.load import Artifact, read_manifest
@@ -230,7 +231,7 @@ def small_run(folder, make_optimizer=torch.optim.Adam, width=4, **settings):
 
 
 def test_other_models_and_optimizers_are_refused_by_file_and_tensor(tmp_path):
-    with pytest.raises(RunStopped):
+    with pytest.raises((RunStopped, SystemExit)):
         small_run(tmp_path / "saved", checkpoint_steps=1)
     saved = sorted(path.name for path in (tmp_path / "saved" / "checkpoints").glob("step_*"))
     assert saved == ["step_1", "step_2", "step_3"]  # the step was finished before the run stopped
@@ -246,6 +247,22 @@ def test_other_models_and_optimizers_are_refused_by_file_and_tensor(tmp_path):
         with pytest.raises(ReportedError, match=message) as refused:
             small_run(tmp_path / str(options), checkpoint_path=folder, **options)
         assert refused.value.report.code is ErrorCode.CHECKPOINT_MISMATCH
+
+
+def test_weights_alone_are_where_a_run_begins(template, in_one_go, tmp_path):
+    """From a converted state dict, or from a whole checkpoint of which no more is wanted."""
+    with_artifact(template, tmp_path)
+    train(tmp_path, checkpoint_steps=STEPS)
+    trained = tmp_path / "checkpoints" / f"step_{STEPS}"
+    write_checkpoint(tmp_path / "weights", Snapshot(step=0, artifact_key="", model=state_dict(trained)))
+    converted = train(tmp_path, checkpoint_path=str(tmp_path / "weights"))
+    loaded = train(tmp_path, load=trained, weights_only=True)
+    assert converted.lines == loaded.lines
+    assert (converted.first_step, len(converted.lines)) == (1, STEPS)
+    batches = [[line.split()[2] for line in seen.lines] for seen in (converted, in_one_go)]
+    assert batches[0] == batches[1]  # from the data's beginning
+    losses = [float.fromhex(seen.lines[0].split()[1]) for seen in (converted, in_one_go)]
+    assert losses[0] < losses[1]
 
 
 class Stream(torch.utils.data.IterableDataset):
