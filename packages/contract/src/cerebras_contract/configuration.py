@@ -33,6 +33,11 @@ class RunConfigSection(ContractModel):
     log_steps: PositiveInt | None = None
     tensorboard: bool | str | None = None
     """A folder for event files of TensorBoard; true: `tensorboard`."""
+    on_nan: Literal["fail", "warn"] | None = None
+    """What is done about a loss that is not finite."""
+    find_nan: bool | None = None
+    """Look for the operation from which it came."""
+    deadlock_timeout_seconds: Quantity | None = None
     seed: NonNegativeInt | None = None
     compile_crd_memory_gi: Quantity | None = None
     compile_timeout_seconds: Quantity | None = None
@@ -62,7 +67,7 @@ RUN_TIME_KEYS: dict[str, frozenset[str]] = {
             "target_device", "max_steps", "checkpoint_steps", "log_steps", "seed", "job_labels", "job_priority",
             "compile_crd_memory_gi", "compile_timeout_seconds", "input_timeout_seconds",
             "keep_checkpoints", "keep_checkpoints_every", "checkpoint_path", "autoload_last_checkpoint",
-            "tensorboard",
+            "tensorboard", "on_nan", "find_nan", "deadlock_timeout_seconds",
         }
     ),
     "optimizer": frozenset({"lr", "learning_rate", "loss_scale", "loss_scaling_factor"}),

@@ -35,6 +35,10 @@ class ErrorCode(StrEnum):
     RUN_ARTIFACT_MISMATCH = "run.artifact_mismatch"
     RUN_HYPERPARAMETER_CHANGED = "run.hyperparameter_changed"
     RUN_NO_VALUES = "run.no_values"
+    RUN_NAN = "run.nan"
+    RUN_OUT_OF_MEMORY = "run.out_of_memory"
+    RUN_DEADLOCK = "run.deadlock"
+    RUN_DISK_FULL = "run.disk_full"
     CHECKPOINT_INVALID = "checkpoint.invalid"
     CHECKPOINT_MISMATCH = "checkpoint.mismatch"
     CHECKPOINT_NOT_SAVED = "checkpoint.not_saved"
@@ -93,6 +97,10 @@ ERROR_PROPERTIES: dict[ErrorCode, ErrorProperties] = {
     ErrorCode.RUN_ARTIFACT_MISMATCH: _USER,
     ErrorCode.RUN_HYPERPARAMETER_CHANGED: _USER,
     ErrorCode.RUN_NO_VALUES: _USER,
+    ErrorCode.RUN_NAN: _USER,
+    ErrorCode.RUN_OUT_OF_MEMORY: _USER,
+    ErrorCode.RUN_DEADLOCK: _USER,
+    ErrorCode.RUN_DISK_FULL: _USER,
     ErrorCode.CHECKPOINT_INVALID: _USER,
     ErrorCode.CHECKPOINT_MISMATCH: _USER,
     ErrorCode.CHECKPOINT_NOT_SAVED: _USER,

@@ -17,12 +17,13 @@ from cerebras_contract.run_directory import StageResult
 from cerebras_contract.systems import load_system
 from cerebras_pytorch.checkpoints import Checkpoint, read_checkpoint
 from cerebras_pytorch.checkpoints.folder import bring_back
-from cerebras_pytorch.endings import CompilePhaseEnd
+from cerebras_pytorch.endings import CompilePhaseEnd, RunStopped
 from cerebras_pytorch.events import EventWriter
-from cerebras_pytorch.failures import result_by_hand
+from cerebras_pytorch.failures import known_failure, result_by_hand
 from cerebras_pytorch.log import logger, set_up_log
 from cerebras_pytorch.process import Process, current_process
 from cerebras_pytorch.settings import RunSettings, resolve
+from cerebras_pytorch.signals import STOPPED_STATUS, heeding_sigterm
 from cerebras_pytorch.training.session import TrainingSession
 
 
@@ -116,21 +117,26 @@ def init_context(config: str | Path | None = None) -> Iterator[Context]:
     context.process.begin()
     _active = context
     try:
-        context.announce()
-        try:
-            yield context
-        except SystemExit as exit_:
-            if not exit_.code:  # a script that says it is done
-                _finish(context)
-            raise
-        _finish(context)
+        with heeding_sigterm(context.process), context.put_back:
+            context.announce()
+            try:
+                yield context
+            except SystemExit as exit_:
+                if not exit_.code:  # a script that says it is done
+                    _finish(context)
+                raise
+            _finish(context)
     except BaseException as error:
+        known = known_failure(error, context.process.stage) or error
         if context.process.stage is None and not _is_a_good_end(error):
-            context.process.write_result(result_by_hand(error, context.process.last_step))
+            context.process.write_result(result_by_hand(known, context.process.last_step))
+            if isinstance(error, RunStopped):
+                raise SystemExit(STOPPED_STATUS) from None
+        if known is not error:
+            raise known from error
         raise
     finally:
         _active = None
-        context.put_back.close()
         context.events.close()
 
 

@@ -1,5 +1,6 @@
 """What a script's exception is reported as."""
 
+import errno
 import os
 import sys
 import traceback
@@ -8,7 +9,41 @@ from types import TracebackType
 
 from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
 from cerebras_contract.run_directory import StageResult
+from cerebras_contract.states import StageKind
+from cerebras_pytorch.capture.stacks import place_of_traceback
 from cerebras_pytorch.endings import RunStopped
+from cerebras_pytorch.memory import is_out_of_memory
+
+FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether the system has refused room on a disk, or what is left of a quota."""
+    return isinstance(error, OSError) and error.errno in FULL_DISK
+
+
+def known_failure(error: BaseException, stage: StageKind | None) -> ReportedError | None:
+    """A failure of the run itself that an exception stands for; None for an exception of the script's own.
+
+    What is out of memory in phase compile is told by the limits of that.
+    """
+    if is_disk_full(error):
+        assert isinstance(error, OSError)
+        which = f"{error.filename}: " if error.filename else ""
+        code, message = ErrorCode.RUN_DISK_FULL, f"the run cannot write any more: {which}{error.strerror}"
+        advice = "Checkpoints that were saved before are as they were. Make room, then go on from the last one."
+    elif is_out_of_memory(error) and stage is not StageKind.COMPILE:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        code, message = ErrorCode.RUN_OUT_OF_MEMORY, f"the run asked for more memory than there is: {first}"
+        advice = (
+            "Run on a machine with more memory, or add swap; or make the batch or the model smaller. Keep no tensor of"
+            " one step for later: its whole graph stays in memory (append loss.item(), not loss)."
+        )
+    else:
+        return None
+    place = place_of_traceback(error.__traceback__)
+    file, line = place if place else (None, None)
+    return ReportedError(ErrorReport(code=code, message=message, file=file, line=line, advice=advice))
 
 
 def raised_report(error: BaseException, trace: TracebackType | None) -> ErrorReport:

@@ -5,12 +5,11 @@ It knows no service: everything goes in and out through the run directory.
 
 import argparse
 import runpy
-import signal
 import sys
 import traceback
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 
 from cerebras_contract.configuration_reader import read_configuration
 from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
@@ -21,6 +20,7 @@ from cerebras_pytorch.failures import exited_report, raised_report
 from cerebras_pytorch.limits import compile_limits
 from cerebras_pytorch.process import Process, set_current_process
 from cerebras_pytorch.settings import resolve
+from cerebras_pytorch.signals import heed_signals
 
 
 def main() -> int:
@@ -29,12 +29,14 @@ def main() -> int:
     directory = RunDirectory(arguments.run_dir.resolve())
     process = Process(directory, stage=StageKind(arguments.phase))
     set_current_process(process)
-    _heed_signals(process)
+    process.reserve_room()
+    heed_signals(process)
     error = run_script(process, arguments.script, arguments.arguments)
-    sys.stdout.flush()
     result = _result(process, error)
-    if result.error and error is None:
-        print(result.error, file=sys.stderr)  # noqa: T201 (the user's log)
+    with suppress(OSError):  # the log's disk may be full
+        sys.stdout.flush()
+        if result.error and error is None:
+            print(result.error, file=sys.stderr)  # noqa: T201 (the user's log)
     process.write_result(result)
     return 1 if result.status == "failed" else 0
 
@@ -46,21 +48,6 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     return parser.parse_args(arguments)
-
-
-def _heed_signals(process: Process) -> None:
-    """SIGTERM: finish the step, checkpoint, exit. SIGUSR1: checkpoint at the end of the step."""
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        process.stop_requested = True
-        if not process.training:
-            raise RunStopped
-
-    def checkpoint(_number: int, _frame: FrameType | None) -> None:
-        process.checkpoint_requested = True
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGUSR1, checkpoint)
 
 
 def run_script(process: Process, script: str, arguments: list[str]) -> ErrorReport | RunStopped | None:
@@ -76,7 +63,8 @@ def run_script(process: Process, script: str, arguments: list[str]) -> ErrorRepo
     except RunStopped as stopped:
         return stopped
     except ReportedError as error:
-        print(error, file=sys.stderr)  # noqa: T201
+        with suppress(OSError):
+            print(error, file=sys.stderr)  # noqa: T201
         return error.report
     except SystemExit as exit_:
         return _exit_report(exit_)
@@ -123,7 +111,8 @@ def _exit_report(exit_: SystemExit) -> ErrorReport | None:
 def _raised_report(error: BaseException) -> ErrorReport:
     """Print the user's part of the traceback, and report its last line and place."""
     trace = _user_traceback(error.__traceback__)
-    traceback.print_exception(type(error), error, trace)
+    with suppress(OSError):
+        traceback.print_exception(type(error), error, trace)
     return raised_report(error, trace)
 
 

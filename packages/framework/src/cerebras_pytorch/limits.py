@@ -2,7 +2,7 @@
 
 A thread looks twenty times a second. It interrupts the main thread by a signal, which ends Python code and waiting
 system calls. What does not heed that (a call into C that does not come back, code that swallows exceptions) is ended
-with the whole process, after the result is written.
+with the whole process, after the result is written. The progress of training is watched in the same way.
 """
 
 import os
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from traceback import FrameSummary
 from types import FrameType
 
-from cerebras_contract.errors import ErrorCode, ErrorReport
+from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
 from cerebras_contract.run_directory import StageResult
 from cerebras_pytorch.capture.stacks import essential, is_users_code, shown, stack_of, stack_of_traceback, stack_text
 from cerebras_pytorch.log import logger
@@ -44,16 +44,19 @@ class LimitPassed(BaseException):
 
 
 @contextmanager
-def limited(process: Process, *checks: Check) -> Iterator[None]:
-    """End what runs inside with a `CompileError` as soon as one of the checks reports an error.
+def limited(
+    process: Process, *checks: Check, name: str = "limits of the compile", look_seconds: float = LOOK_SECONDS
+) -> Iterator[None]:
+    """End what runs inside with a `ReportedError` as soon as one of the checks reports an error.
 
-    Only the main thread can be interrupted: in another one nothing is checked, and the log says so.
+    It is a `CompileError` where the code is one of compile. Only the main thread can be interrupted: in another one
+    nothing is checked, and the log says so.
     """
     if threading.current_thread() is not threading.main_thread():
-        logger.warning("compile was not called in the main thread: its limits of memory and time are not watched")
+        logger.warning(f"compile was not called in the main thread, so nothing watches the {name}")
         yield
         return
-    watch = _Watch(process, checks)
+    watch = _Watch(process, checks, name, look_seconds)
     before = signal.getsignal(INTERRUPT)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -69,7 +72,7 @@ def limited(process: Process, *checks: Check) -> Iterator[None]:
     except BaseException as error:
         watch.finish()
         if watch.passed is not None:
-            raise CompileError(**dict(watch.passed)) from error
+            raise _error_of(watch.passed) from error
         raise
     finally:
         watch.finish()
@@ -78,19 +81,24 @@ def limited(process: Process, *checks: Check) -> Iterator[None]:
         watch.join()
 
 
+def _error_of(report: ErrorReport) -> ReportedError:
+    return CompileError(**dict(report)) if report.code.startswith("compile.") else ReportedError(report)
+
+
 class _Watch(threading.Thread):
     """Looks, interrupts, and at last ends the process."""
 
-    def __init__(self, process: Process, checks: tuple[Check, ...]) -> None:
-        super().__init__(name="limits of the compile", daemon=True)
+    def __init__(self, process: Process, checks: tuple[Check, ...], name: str, look_seconds: float) -> None:
+        super().__init__(name=name, daemon=True)
         self.passed: ErrorReport | None = None
         self.done = threading.Event()
         self._process = process
         self._checks = checks
+        self._look_seconds = look_seconds
         self._lock = threading.Lock()
 
     def run(self) -> None:
-        while not self.done.wait(LOOK_SECONDS):
+        while not self.done.wait(self._look_seconds):
             report = next((report for check in self._checks if (report := check())), None)
             if report is not None:
                 self.passed = report

@@ -9,8 +9,11 @@ from pathlib import Path
 from cerebras_contract.configuration import RunConfiguration
 from cerebras_contract.run_directory import RunDirectory, StageResult
 from cerebras_contract.states import StageKind
+from cerebras_pytorch.failures import is_disk_full
 from cerebras_pytorch.training.summary import SummaryFile
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions, WaferStep
+
+RESERVED_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -50,17 +53,34 @@ class Process:
         return status.st_size if status and stat.S_ISREG(status.st_mode) else 0
 
     def begin(self) -> None:
-        """Remove the result of an earlier run in the same place."""
+        """Forget an earlier run in the same place or process."""
         self.run_directory.result.unlink(missing_ok=True)
-        self.summary = None
+        self.summary, self.last_step, self.training = None, 0, False
+
+    def reserve_room(self) -> None:
+        """Keep room for the result on a disk that training may fill."""
+        self._reserve.write_bytes(bytes(RESERVED_BYTES))
+
+    @property
+    def _reserve(self) -> Path:
+        return self.run_directory.root / ".result.json.room"
 
     def write_result(self, result: StageResult) -> None:
-        """Leave `result.json`, complete or not at all, and the end of this attempt in `run_summary.json`."""
-        partial = self.run_directory.root / ".result.json.partial"
-        partial.write_text(result.model_dump_json(indent=2), encoding="utf-8")
-        partial.replace(self.run_directory.result)
-        if self.summary is not None:
-            self.summary.end(result)
+        """Leave `result.json`, complete or not at all, and the end of this attempt in `run_summary.json`.
+
+        Where a disk without room refuses it, standard error says so: the error that came first is told, not this one.
+        """
+        try:
+            self._reserve.unlink(missing_ok=True)
+            partial = self.run_directory.root / ".result.json.partial"
+            partial.write_text(result.model_dump_json(indent=2), encoding="utf-8")
+            partial.replace(self.run_directory.result)
+            if self.summary is not None:
+                self.summary.end(result)
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            os.write(2, f"how the run ended was not written to {error.filename}: {error.strerror}\n".encode())
 
 
 _current: Process | None = None

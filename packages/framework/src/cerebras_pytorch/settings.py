@@ -15,6 +15,7 @@ CPU = "CPU"
 CSX = "CSX"
 DEFAULT_COMPILE_TIMEOUT_SECONDS = 3600.0  # real compiles of published models take 8 to 57 minutes
 DEFAULT_INPUT_TIMEOUT_SECONDS = 300.0
+DEFAULT_DEADLOCK_TIMEOUT_SECONDS = 3600.0  # an evaluation outside of the compiled model is no progress
 TENSORBOARD_FOLDER = "tensorboard"
 GIBIBYTE = 1 << 30
 
@@ -50,6 +51,10 @@ class RunSettings:
     log_steps: int
     tensorboard: str | None
     """The folder of TensorBoard's event files."""
+    on_nan: Literal["fail", "warn"]
+    find_nan: bool
+    deadlock_timeout_seconds: float
+    """How long training may make no progress."""
     seed: int
     compile_memory_bytes: int | None
     """What a compile may use; None: what the machine has free."""
@@ -90,6 +95,9 @@ def resolve(*sources: RunConfigSection) -> RunSettings:
         autoload_last_checkpoint=merged.autoload_last_checkpoint or False,
         log_steps=merged.log_steps or 100,
         tensorboard=TENSORBOARD_FOLDER if tensorboard is True else tensorboard or None,
+        on_nan=merged.on_nan or "fail",
+        find_nan=merged.find_nan or False,
+        deadlock_timeout_seconds=merged.deadlock_timeout_seconds or DEFAULT_DEADLOCK_TIMEOUT_SECONDS,
         seed=merged.seed or 0,
         compile_memory_bytes=int(memory_gi * GIBIBYTE) if memory_gi else None,
         compile_timeout_seconds=merged.compile_timeout_seconds or DEFAULT_COMPILE_TIMEOUT_SECONDS,

@@ -21,6 +21,7 @@ from cerebras_contract.digests import sha256_of_file
 from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
 from cerebras_pytorch.checkpoints.folder import PARTIAL, bring_back, bring_to_disk, hidden, put_in_place
 from cerebras_pytorch.checkpoints.tensor_file import Written, write_tensors
+from cerebras_pytorch.failures import is_disk_full
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> None:
         raise not_saved(
             f"the checkpoint of step {snapshot.step} was not saved to {folder}: {error.strerror}",
             "Checkpoints that were saved before it are as they were. Make room, then go on from the last one.",
+            ErrorCode.RUN_DISK_FULL if is_disk_full(error) else ErrorCode.CHECKPOINT_NOT_SAVED,
         ) from error
 
 
@@ -93,6 +95,6 @@ def _write_json(path: Path, content: JsonValue) -> None:
     bring_to_disk(path)
 
 
-def not_saved(message: str, advice: str) -> ReportedError:
+def not_saved(message: str, advice: str, code: ErrorCode = ErrorCode.CHECKPOINT_NOT_SAVED) -> ReportedError:
     """The error of a checkpoint that could not be written."""
-    return ReportedError(ErrorReport(code=ErrorCode.CHECKPOINT_NOT_SAVED, message=message, advice=advice))
+    return ReportedError(ErrorReport(code=code, message=message, advice=advice))

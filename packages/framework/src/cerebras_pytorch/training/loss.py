@@ -1,5 +1,6 @@
 """The compiled loss in place of the criterion's forward."""
 
+import math
 from typing import Any
 
 from torch import Tensor, nn
@@ -34,6 +35,8 @@ class CompiledLoss:
             loss = self._engine.loss(self._by_role(tensors))
         if isinstance(loss, Tensor) and loss.requires_grad and loss.numel() == 1:
             self._losses.append(loss.item())
+            if not math.isfinite(self._losses[-1]):
+                self._engine.look_for_non_finite()
         return loss
 
     def take(self) -> float | None:

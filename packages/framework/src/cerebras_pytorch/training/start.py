@@ -25,6 +25,7 @@ from cerebras_pytorch.training.recorder import Recorder
 from cerebras_pytorch.training.resume import checkpoint_to_begin_from
 from cerebras_pytorch.training.session import TrainingSession
 from cerebras_pytorch.training.state import CompiledStep
+from cerebras_pytorch.training.watch import progress_watched
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions, tensor_spec
 from cerebras_wafer.errors import ArtifactMismatch
 from cerebras_wafer.simulator.clock import DeviceClock
@@ -56,7 +57,8 @@ def start_training(
     refuse_without_values(bare_module(parts.model))
     artifact = load_artifact(process.run_directory.compile)
     _check(artifact.manifest, parts)
-    engine, clock = Engine(artifact, settings.seed, parts.loss_scaler), _clock(artifact, parts.options)
+    engine = Engine(artifact, settings.seed, parts.loss_scaler, find_non_finite=settings.find_nan)
+    clock = _clock(artifact, parts.options)
     compiled = CompiledStep(
         manifest=artifact.manifest,
         model=CompiledModel(parts.model, engine, artifact.manifest, clock),
@@ -65,6 +67,9 @@ def start_training(
         optimizer=parts.optimizer,
         engine=engine,
         clock=clock,
+    )
+    put_back.enter_context(
+        progress_watched(process, settings.deadlock_timeout_seconds, lambda: (process.last_step, clock.cycles))
     )
     recorder = Recorder(process, settings, events, clock)
     session = TrainingSession(process, settings, compiled, recorder, parts.loader)

@@ -15,7 +15,8 @@ from torch.fx import GraphModule
 from cerebras_contract.artifacts import ProgramName, UpdateSpec
 from cerebras_wafer.compiler.frontends.training_step import SCALE
 from cerebras_wafer.simulator.load import Artifact
-from cerebras_wafer.simulator.loss_scale import LossScaler
+from cerebras_wafer.simulator.loss_scale import LossScaler, all_finite
+from cerebras_wafer.simulator.nonfinite import NonFinite, first_non_finite
 
 
 @dataclass(frozen=True)
@@ -28,14 +29,24 @@ class ForwardResult:
 
 
 class Engine:
-    """Runs the programs of one artifact. Tensors go in and out by role; nothing is kept but random state."""
+    """Runs the programs of one artifact. Tensors go in and out by role; nothing is kept but random state.
 
-    def __init__(self, artifact: Artifact, seed: int, loss_scaler: LossScaler | None = None) -> None:
+    With `find_non_finite` what the last batch's programs were given is kept, too, so that the first operation whose
+    output was not finite can be found: in `backward` where no loss scale mends that, else when it is asked for.
+    """
+
+    def __init__(
+        self, artifact: Artifact, seed: int, loss_scaler: LossScaler | None = None, *, find_non_finite: bool = False
+    ) -> None:
         self._programs = artifact.programs
         self._specs = artifact.manifest.programs
         self._updates = artifact.updates
         self._update_specs = artifact.manifest.updates
         self._loss_scaler = loss_scaler or LossScaler()
+        self._kept: dict[ProgramName, tuple[list[Tensor], Tensor]] | None = {} if find_non_finite else None
+        self._found: NonFinite | None = None
+        precision = artifact.manifest.precision
+        self._skips_overflow = precision.compute_dtype.layout.overflows_early or precision.scales_loss
         self.random_state: Tensor = torch.Generator().manual_seed(seed).get_state()
 
     def forward(self, weights: Mapping[str, Tensor], inputs: Sequence[Tensor]) -> ForwardResult:
@@ -49,7 +60,9 @@ class Engine:
     def loss(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """The loss, a scalar that autograd can differentiate with respect to the outputs among `tensors`."""
         spec = self._specs[ProgramName.LOSS]
-        (loss,) = self._programs[ProgramName.LOSS]([tensors[role] for role in spec.inputs])
+        arguments = [tensors[role] for role in spec.inputs]
+        self._keep(ProgramName.LOSS, [tensor.detach() for tensor in arguments])
+        (loss,) = self._programs[ProgramName.LOSS](arguments)
         assert isinstance(loss, Tensor)
         return loss
 
@@ -62,8 +75,11 @@ class Engine:
         saved.extend(tangents)
         if spec.inputs[-1] == SCALE:
             saved.append(torch.tensor(self._loss_scaler.scale))
+        self._keep(ProgramName.BACKWARD, saved)
         with torch.no_grad(), self._own_random_state():
             results = self._programs[ProgramName.BACKWARD](saved)
+        if self._kept is not None and not self._skips_overflow and not all_finite(results):
+            self._found = self._found or self._non_finite(ProgramName.BACKWARD)
         return {role.removeprefix("gradient:"): value for role, value in zip(spec.outputs, results, strict=True)}
 
     def update(self, tensors: Mapping[str, Tensor]) -> None:
@@ -79,6 +95,8 @@ class Engine:
         spec = self._specs[name]
         batch = {f"input:{number}": tensor for number, tensor in enumerate(inputs)}
         arguments = [batch[role] if role in batch else weights[role] for role in spec.inputs]
+        if name != ProgramName.EVALUATE:
+            self._keep(name, arguments)
         with torch.no_grad(), self._own_random_state():
             results = self._programs[name](arguments)
         by_role = dict(zip(spec.outputs, results, strict=True))
@@ -87,6 +105,31 @@ class Engine:
             buffers={r.removeprefix("buffer:"): v for r, v in by_role.items() if r.startswith("buffer:")},
             saved=[value for role, value in by_role.items() if role.startswith("saved:")],
         )
+
+    def look_for_non_finite(self) -> None:
+        """Find where the last batch's outputs or loss stopped being finite, if `find_non_finite` was said.
+
+        Ask before weights are updated: they are looked at where they lie.
+        """
+        for name in (ProgramName.FORWARD, ProgramName.LOSS):
+            self._found = self._found or self._non_finite(name)
+
+    def take_found(self) -> NonFinite | None:
+        """What was found since this was last asked."""
+        found, self._found = self._found, None
+        return found
+
+    def _non_finite(self, name: ProgramName) -> NonFinite | None:
+        if self._kept is None or name not in self._kept:
+            return None
+        arguments, state = self._kept[name]
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(state)
+            return first_non_finite(self._programs[name], arguments, self._specs[name].inputs)
+
+    def _keep(self, name: ProgramName, arguments: Sequence[Tensor]) -> None:
+        if self._kept is not None:
+            self._kept[name] = list(arguments), self.random_state
 
     @contextmanager
     def _own_random_state(self) -> Iterator[None]:
