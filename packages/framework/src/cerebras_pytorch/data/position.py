@@ -55,7 +55,7 @@ class Position:
         return self.epochs[-1].batches if self.epochs else 0
 
     def __str__(self) -> str:
-        return f"epoch {self.last + 1}, {self.batches} batches into it"
+        return f"epoch {self.last + 1}, {self.batches} {'batch' if self.batches == 1 else 'batches'} into it"
 
     def as_plain(self) -> list[dict[str, Any]]:
         """For JSON."""
