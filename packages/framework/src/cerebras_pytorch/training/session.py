@@ -169,12 +169,14 @@ class TrainingSession:
             self._recorder.values(self.step, values)
 
     def save_to(self, folder: Path, extra: JsonValue) -> None:
-        """Save a checkpoint to a folder of the script's choice, at the end of the step in progress."""
+        """Save a checkpoint to a folder of the script's choice: at the end of the step in progress, beside training;
+        where there is none it is there when this returns."""
         if self._resume is not None:  # saved before the run was cut off
             return
         self._asked_for.append((folder, extra))
         if not self._updates:
             self._save_asked_for()
+            self._saver.wait()
 
     def end_step(self) -> None:
         """End the step in progress, if the optimizer made one: metrics, checkpoint, signals."""
@@ -255,7 +257,6 @@ class TrainingSession:
         for folder, extra in asked_for:
             snapshot = self._snapshot((dict(self.user_state) or None) if extra is None else extra)
             self._saver.save(folder, snapshot, KeepRule())
-            self._saver.wait()
 
     def _snapshot(self, extra: JsonValue) -> Snapshot:
         batch_size = self._compiled.manifest.batch_size
