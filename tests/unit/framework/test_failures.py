@@ -20,7 +20,7 @@ from cerebras_contract.events import RUN_EVENT, WarningEvent
 from cerebras_contract.run_directory import RunDirectory
 from cerebras_pytorch.events import EventWriter
 from cerebras_pytorch.process import Process
-from cerebras_pytorch.training import watch
+from cerebras_pytorch.training import session, watch
 from cerebras_wafer.errors import ArtifactMismatch
 from cerebras_wafer.simulator.nonfinite import first_non_finite
 
@@ -132,6 +132,16 @@ def test_a_step_that_was_skipped_for_overflow_is_no_fault(capsys):
     run = train(Network(), sgd, data=batches(3, 1e9), mixed_precision=precision, find_nan=True)
     assert len(run.losses) == 3
     assert "gradients overflowed" in capsys.readouterr().out
+
+
+def test_skipped_steps_whose_loss_is_never_finite_end_the_run(monkeypatch):
+    monkeypatch.setattr(session, "SKIPPED_IN_A_ROW_LIMIT", 3)
+    precision = cbt.amp.MixedPrecision(torch.float16, loss_scale="dynamic")
+    data = [(images, labels) for images, labels in loader()]
+    data = [*data[:2], *((images * math.nan, labels) for images, labels in data)]
+    report = fails(Network(), data, mixed_precision=precision)
+    assert report.code is ErrorCode.RUN_NAN
+    assert report.message == "the loss of step 5 is nan"
 
 
 def test_to_look_changes_no_number():

@@ -38,6 +38,7 @@ from cerebras_pytorch.training.state import (
 )
 
 CLOCK_TICK_SECONDS = 0.001
+SKIPPED_IN_A_ROW_LIMIT = 100
 EMPTY_EPOCHS_LIMIT = 100_000
 """A loop may go on for some epochs after the last step, which yield nothing; one that never ends is stopped."""
 
@@ -63,6 +64,7 @@ class TrainingSession:
         self._metrics: dict[str, float] = {}
         self._updates = 0  # since the last step ended
         self._skipped = False
+        self._skipped_in_a_row = 0  # steps whose loss was not finite
         self._batches_counted = self._saved_step = self._empty_epochs = 0
         self._said: set[str] = set()
 
@@ -225,13 +227,18 @@ class TrainingSession:
         self._heed_non_finite(loss)
 
     def _heed_non_finite(self, loss: float | None) -> None:
-        """Raise `ReportedError` where the step was not finite, unless it was skipped or is only to be warned of."""
+        """Raise `ReportedError` where the step was not finite, unless it is only to be warned of.
+
+        One that was skipped did no harm, but so many in a row are not mended by a loss scale.
+        """
         found, skipped = self._compiled.engine.take_found(), self._skipped
         self._skipped = False
         if found is None and (loss is None or math.isfinite(loss)):
+            self._skipped_in_a_row = 0
             return
+        self._skipped_in_a_row += skipped
         report = not_finite(self.step, loss, found, self._saved_step)
-        if self._settings.on_nan == "fail" and not skipped:
+        if self._settings.on_nan == "fail" and (not skipped or self._skipped_in_a_row >= SKIPPED_IN_A_ROW_LIMIT):
             raise ReportedError(report)
         place = f" ({report.file}:{report.line})" if report.file else ""
         self._warn_once("not finite", report.message + place)

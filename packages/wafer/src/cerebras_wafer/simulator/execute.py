@@ -115,8 +115,10 @@ class Engine:
             self._found = self._found or self._non_finite(name)
 
     def take_found(self) -> NonFinite | None:
-        """What was found since this was last asked."""
+        """What was found, once: after that nothing is looked for any more."""
         found, self._found = self._found, None
+        if found is not None:
+            self._kept = None
         return found
 
     def _non_finite(self, name: ProgramName) -> NonFinite | None:
