@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from cerebras_contract.artifacts import ComputeFormat, PrecisionSpec
-from cerebras_contract.plans import PlanWarning
+from cerebras_contract.plans import Mode, PlanWarning
 from cerebras_contract.systems import load_system
 from cerebras_pytorch.capture.batch import divide
 from cerebras_pytorch.capture.step import capture_wafer_step
@@ -20,7 +20,13 @@ EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "mnist" / "train.py
 
 
 def warnings_of(
-    model: nn.Module, inputs: torch.Tensor, *, half: bool = True, num_csx: int = 1, system: str = "cs-2"
+    model: nn.Module,
+    inputs: torch.Tensor,
+    *,
+    half: bool = True,
+    num_csx: int = 1,
+    system: str = "cs-2",
+    mode: Mode = Mode.WEIGHT_STREAMING,
 ) -> list[PlanWarning]:
     target = torch.zeros(len(inputs), dtype=torch.int64)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -28,7 +34,7 @@ def warnings_of(
     precision = PrecisionSpec(compute_dtype=ComputeFormat.FLOAT16 if half else ComputeFormat.FLOAT32)
     options = CompileOptions(system=system, num_csx=num_csx, precision=precision)
     _, graph = kernel_graph(step, options, lambda _line: None)
-    return advise(graph, options, load_system(system))
+    return advise(graph, options, load_system(system), mode)
 
 
 def described(warnings: list[PlanWarning]) -> list[tuple[str, str, float | None]]:
@@ -71,8 +77,9 @@ def test_a_batch_that_leaves_most_of_the_wafer_idle_is_told_what_would_fill_it()
     fill = 16 * 512 / load_system("cs-2").processing_elements
     assert described([warning]) == [("batch_too_small", "1", pytest.approx(1 - fill))]
     assert "a batch of 16 gives 1.1% of the 745,500 PEs" in warning.message
-    assert "about 1,457 samples" in warning.message
-    assert warnings_of(model, torch.zeros(1024, 64)) == []
+    assert "about 797 samples would give one to half of them" in warning.message
+    assert warnings_of(model, torch.zeros(797, 64)) == []
+    assert warnings_of(model, torch.zeros(16, 64), mode=Mode.PIPELINED) == []
     assert described(warnings_of(model, torch.zeros(1024, 64), num_csx=2))[0][0] == "batch_too_small"
 
 

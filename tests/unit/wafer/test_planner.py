@@ -5,11 +5,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.fixtures.training import compiled
+from tests.fixtures.training import Network, compiled
 
 from cerebras_contract.errors import ReportedError
 from cerebras_contract.planning import PassName, PlanRow
-from cerebras_contract.plans import CandidatePlan, PlanWarning
+from cerebras_contract.plans import CandidatePlan, Mode, PlanWarning
 from cerebras_contract.run_directory import RunDirectory
 from cerebras_contract.systems import load_system
 from cerebras_wafer import cli
@@ -252,3 +252,17 @@ def test_a_profile_that_cannot_be_made_is_said(artifact_folder, tmp_path, capsys
     assert "there is no readable plan at" in capsys.readouterr().err
     assert cli.main(["profile", artifact_folder, "--output", str(tmp_path / "none" / "trace.json")]) == 1
     assert "No such file" in capsys.readouterr().err
+
+
+def test_what_exceeds_the_wafer_sample_by_sample_does_not_fit():
+    """The smallest system holds no layer of this network even for one sample."""
+    (row,) = rows(compiled(Network(width=20_000), system="tiny", mode=Mode.WEIGHT_STREAMING))
+    assert not row.fits
+    assert "even 1 sample does not fit" in row.reason
+    assert row.samples_per_second is None
+
+
+def test_rows_of_different_modes_say_why(made):
+    text = as_text(combinations(made, num_csx=(1, 2)))
+    assert "pipelined, 1 system: the estimate is" in text
+    assert "weight streaming, 2 systems: it runs on 2 systems, pipelined on one" in text

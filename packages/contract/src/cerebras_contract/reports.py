@@ -43,7 +43,7 @@ class KernelReport(ContractModel):
 
 
 class Report(ContractModel):
-    """Rates in samples/s of device time, all systems together; utilisation as a fraction of the dense peak.
+    """Rates in samples/s of device time, all systems together; utilization as a fraction of the dense peak.
 
     `outside_layers_seconds` is the part of a weight-streaming step that is in no layer: fixed time of the step and
     waiting for the input.

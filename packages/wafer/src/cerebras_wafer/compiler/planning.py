@@ -19,7 +19,7 @@ def plan_graph(graph: KernelGraph, options: CompileOptions, system: SystemSpec, 
     plan = _planned(graph, options, system)
     parts = f"{len(plan.regions)} regions" if plan.regions else f"{len(plan.layers)} layers"
     log(f"Pass plan: {plan.mode.words}, {parts}, micro-batch {plan.micro_batch} of {plan.batch_size}")
-    return plan.model_copy(update={"warnings": [*plan.warnings, *advise(graph, options, system)]})
+    return plan.model_copy(update={"warnings": [*plan.warnings, *advise(graph, options, system, plan.mode)]})
 
 
 def _planned(graph: KernelGraph, options: CompileOptions, system: SystemSpec) -> Plan:

@@ -10,6 +10,7 @@ from cerebras_contract.systems import SystemSpec, load_system
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions
 from cerebras_wafer.compiler.ir.kernels import KernelGraph
 from cerebras_wafer.compiler.ir.scale import scaled
+from cerebras_wafer.compiler.passes.schedule import LAYER_EXCEEDS_WAFER
 from cerebras_wafer.compiler.planning import plan_graph
 from cerebras_wafer.errors import CompileError
 from cerebras_wafer.hardware.costs import peak_multiply_adds_per_second
@@ -57,6 +58,10 @@ def compare(
             continue
         if choices.print_after == PassName.PLAN:
             show(plan.model_dump_json(indent=2))
+        too_large = [warning.message for warning in plan.warnings if warning.code == LAYER_EXCEEDS_WAFER]
+        if too_large:
+            found.append(_unfit(plan, too_large[0]))
+            continue
         row = _row(plan, wanted, system, choices.max_steps or max_steps)
         candidates = tuple(plan.candidates) if wanted.micro_batch == "explore" else ()
         found.append(Combination(row, candidates, tuple(plan.warnings), plan.trust))
@@ -88,6 +93,14 @@ def _refused(error: CompileError, options: CompileOptions, system: SystemSpec, b
             reason=reason,
         )
     )
+
+
+def _unfit(plan: Plan, reason: str) -> Combination:
+    """A plan that a job would get with a warning, and that no system could run."""
+    row = PlanRow(
+        system=plan.system, num_csx=plan.num_csx, batch=plan.batch_size, mode=plan.mode, fits=False, reason=reason
+    )
+    return Combination(row)
 
 
 def _row(plan: Plan, options: CompileOptions, system: SystemSpec, max_steps: int | None) -> PlanRow:

@@ -30,6 +30,7 @@ def as_text(combinations: Sequence[Combination]) -> str:
     how far to trust it."""
     parts = [_table(HEADER, [_cells(combination.row) for combination in combinations])]
     parts += _refusals(combination.row for combination in combinations if not combination.row.fits)
+    parts += _modes(combination.row for combination in combinations if combination.row.fits)
     parts += [_candidates(combination) for combination in combinations if combination.candidates]
     parts += _warnings(combinations)
     parts += list(dict.fromkeys(combination.trust.statement for combination in combinations if combination.trust))
@@ -42,6 +43,17 @@ def _refusals(rows: Iterable[PlanRow]) -> list[str]:
     for row in rows:
         titles[row.reason].append(f"  {_title(row)}")
     return ["\n".join([f"Does not fit: {reason}.", *refused]) for reason, refused in titles.items()]
+
+
+def _modes(rows: Iterable[PlanRow]) -> list[str]:
+    """Why a mode was picked, where the rows are of more than one: rates of different modes compare badly."""
+    reasons: dict[tuple[str, str], None] = {}
+    for row in rows:
+        if row.mode:
+            count = f"{row.num_csx} systems" if row.num_csx > 1 else "1 system"
+            reasons[f"{row.mode.words}, {count}", row.reason] = None
+    modes = {mode.split(",")[0] for mode, _ in reasons}
+    return ["\n".join(["Modes:", *(f"  {mode}: {why}" for mode, why in reasons)])] if len(modes) > 1 else []
 
 
 def _cells(row: PlanRow) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Power and temperature of a simulated system.
 
-Power is linear in utilisation between the two figures of the spec. Temperature follows it as one thermal mass with
+Power is linear in utilization between the two figures of the spec. Temperature follows it as one thermal mass with
 one path to the coolant: after a step of power it is 63 % of the way to its new value in `TIME_CONSTANT_SECONDS`.
 The two temperatures and the time constant are assumptions, of a water-cooled board of some tens of kilowatts; no
 measurement of a real system was at hand.
@@ -17,7 +17,7 @@ TIME_CONSTANT_SECONDS = 45.0
 
 
 def power_watts(system: SystemSpec, utilization: float) -> float:
-    """Watts at a utilisation, a fraction of the dense peak."""
+    """Watts at a utilization, a fraction of the dense peak."""
     return system.idle_watts + (system.full_load_watts - system.idle_watts) * min(max(utilization, 0.0), 1.0)
 
 

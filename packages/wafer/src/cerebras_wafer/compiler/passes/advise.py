@@ -4,14 +4,16 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from cerebras_contract.plans import Phase, PlanWarning
+from cerebras_contract.plans import Mode, Phase, PlanWarning
 from cerebras_contract.systems import SystemSpec
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions
 from cerebras_wafer.compiler.ir.kernels import HEAVY_KINDS, Kernel, KernelGraph, KernelKind
 
 ALIGNMENT = 8
 """Dimensions are padded to a multiple of this: a PE reads two 64-bit words a cycle, eight values of two bytes."""
+WORTH_SAYING = 0.01  # of the rate: 50,257 outputs, padded to 50,264, are no loss to speak of
 ENOUGH_FILL = 0.5
+LARGEST_GROWTH = 1e9
 
 # Dimensions of a kernel that come from the model's own sizes, and how they are called.
 _DIMENSIONS: dict[KernelKind, tuple[tuple[str, str], ...]] = {
@@ -30,12 +32,18 @@ class _Unaligned(NamedTuple):
     source: str | None
 
 
-def advise(graph: KernelGraph, options: CompileOptions, system: SystemSpec) -> list[PlanWarning]:
-    """Warnings about dimensions, precision and batch; equal ones of repeated layers are one."""
+def advise(graph: KernelGraph, options: CompileOptions, system: SystemSpec, mode: Mode) -> list[PlanWarning]:
+    """Warnings about dimensions, precision and batch; equal ones of repeated layers are one.
+
+    Pipelined, samples go through one by one, and the batch is no matter of how full the wafer is.
+    """
     heavy = [kernel for kernel in graph.of(Phase.FORWARD) if kernel.kind in HEAVY_KINDS]
     if not heavy:
         return []
-    return [*_alignment(heavy), *_precision(heavy, options, system), *_batch(heavy, graph.batch_size, options, system)]
+    found = [*_alignment(heavy), *_precision(heavy, options, system)]
+    if mode == Mode.WEIGHT_STREAMING:
+        found += _batch(heavy, graph.batch_size, options, system)
+    return found
 
 
 def _alignment(kernels: list[Kernel]) -> Iterator[PlanWarning]:
@@ -45,6 +53,8 @@ def _alignment(kernels: list[Kernel]) -> Iterator[PlanWarning]:
             modules.setdefault(unaligned, {}).setdefault(kernel.module, kernel)
     for (called, size, _), repeated in modules.items():
         padded = math.ceil(size / ALIGNMENT) * ALIGNMENT
+        if 1 - size / padded < WORTH_SAYING:
+            continue
         plural = _PLURALS.get(called, f"{called}s")
         others = f"; so are those of {len(repeated) - 1} more modules like it" if len(repeated) > 1 else ""
         yield _warning(
@@ -82,20 +92,28 @@ def _batch(
     kernels: list[Kernel], batch_size: int, options: CompileOptions, system: SystemSpec
 ) -> Iterator[PlanWarning]:
     """A PE without a value of the result has nothing to do: the fill of each kernel, weighted by its work."""
-    work = sum(kernel.multiply_adds for kernel in kernels)
-    fills = [min(1.0, math.prod(k.shape) / options.num_csx / system.processing_elements) for k in kernels]
-    fill = sum(k.multiply_adds * share for k, share in zip(kernels, fills, strict=True)) / max(work, 1)
+    fill = _fill(kernels, 1.0, options, system)
     if fill >= ENOUGH_FILL:
         return
-    unfilled = [kernel for kernel, share in zip(kernels, fills, strict=True) if share < 1]
+    times = 1.0
+    while _fill(kernels, times, options, system) < ENOUGH_FILL and times < LARGEST_GROWTH:
+        times *= 1.1
     systems = f" on {options.num_csx} systems" if options.num_csx > 1 else ""
     yield _warning(
         "batch_too_small",
         f"a batch of {batch_size}{systems} gives {fill:.1%} of the {system.processing_elements:,} PEs a value to"
-        f" compute; about {math.ceil(batch_size / max(fill, 1e-9)):,} samples would fill them",
-        max(unfilled, key=lambda kernel: kernel.multiply_adds),
+        f" compute; about {math.ceil(batch_size * times):,} samples would give one to half of them",
+        max(kernels, key=lambda kernel: kernel.multiply_adds),
         1 - fill,
     )
+
+
+def _fill(kernels: list[Kernel], times: float, options: CompileOptions, system: SystemSpec) -> float:
+    """The share of the PEs that has work, at a batch that is `times` as large."""
+    work = sum(kernel.multiply_adds for kernel in kernels)
+    values = [times * math.prod(kernel.shape) / options.num_csx for kernel in kernels]
+    fills = [min(1.0, count / system.processing_elements) for count in values]
+    return sum(k.multiply_adds * share for k, share in zip(kernels, fills, strict=True)) / max(work, 1)
 
 
 def _warning(code: str, message: str, kernel: Kernel, estimated_loss: float) -> PlanWarning:

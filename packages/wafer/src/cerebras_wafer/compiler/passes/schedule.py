@@ -30,6 +30,7 @@ from cerebras_wafer.hardware.costs import (
 )
 from cerebras_wafer.hardware.workload import LayerWork, Workload
 
+LAYER_EXCEEDS_WAFER = "layer_exceeds_wafer"
 REASON = "one layer at a time: models of any size fit"
 
 
@@ -87,7 +88,7 @@ def _warnings(micro_batch: int, held: Residency) -> list[PlanWarning]:
         f" while it runs, the wafer has room for {held.room_bytes / 1e9:.4g} GB; the time of running it in slices is"
         " not in the estimate"
     )
-    return [PlanWarning(code="plan.layer_exceeds_wafer", message=message)]
+    return [PlanWarning(code=LAYER_EXCEEDS_WAFER, message=message)]
 
 
 def _step_cycles(step: StepTime, micro_batches: int, layers: list[LayerPlan], system: SystemSpec) -> dict[str, int]:

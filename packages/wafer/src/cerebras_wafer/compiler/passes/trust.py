@@ -54,11 +54,12 @@ def trust_of(graph: KernelGraph, options: CompileOptions, system: SystemSpec) ->
         family=family,
         calibration_set=base.points,
         mean_error=base.held_out.mean,
-        worst_error=max(base.held_out.worst, base.fit.worst),
+        worst_error=max(base.held_out.worst, base.fit.worst, base.left_out.worst),
         statement=(
             f"Calibrated on {base.points}: of the rates held out while fitting the mean error is"
             f" {base.held_out.mean:.1%}, the worst {base.held_out.worst:.1%} (fitted ones: {base.fit.worst:.1%});"
-            f" a model left out wholly was off by {base.left_out.mean:.0%}, at worst {base.left_out.worst:.0%}."
+            f" a model left out wholly was off by {base.left_out.mean:.0%}, at worst {base.left_out.worst:.0%}, which"
+            f" is the error stated.{_stretched(graph, options, base)}"
         ),
     )
 
@@ -82,6 +83,18 @@ def _faults(
 
 
 def _outside(graph: KernelGraph, options: CompileOptions, base: Calibration) -> list[str]:
+    """Quantities that are too far from what was measured."""
+    return [text for text, factor in _distances(graph, options, base) if factor > BEYOND]
+
+
+def _stretched(graph: KernelGraph, options: CompileOptions, base: Calibration) -> str:
+    """A sentence on quantities that are outside of what was measured, and near enough."""
+    near = [text for text, factor in _distances(graph, options, base) if 1 < factor <= BEYOND]
+    return f" Beyond what was measured, by a factor below {BEYOND:g}: {'; '.join(near)}." if near else ""
+
+
+def _distances(graph: KernelGraph, options: CompileOptions, base: Calibration) -> list[tuple[str, float]]:
+    """Each quantity in words, and by what factor it is outside of the measured range."""
     parameters = sum(math.prod(weight.shape) for weight in graph.own_weights)
     sequences = [extent for kernel in graph.of(Phase.FORWARD) for name, extent in kernel.extents if name == "query"]
     measured = base.measured
@@ -91,7 +104,14 @@ def _outside(graph: KernelGraph, options: CompileOptions, base: Calibration) -> 
         ("samples a system", graph.batch_size // options.num_csx, measured.batch),
     )
     return [
-        f"{value:,} {name}, measured were {low:,.0f} to {high:,.0f}"
+        (
+            f"{_readable(value)} {name}, measured were {_readable(low)} to {_readable(high)}",
+            max(low / max(value, 1), value / high),
+        )
         for name, value, (low, high) in quantities
-        if not low / BEYOND <= value <= high * BEYOND
     ]
+
+
+def _readable(count: float) -> str:
+    """Millions and billions with a suffix, smaller counts in full."""
+    return f"{count / 1e9:.3g} B" if count >= 1e9 else f"{count / 1e6:.3g} M" if count >= 1e6 else f"{count:,.0f}"

@@ -13,7 +13,7 @@ from cerebras_wafer.hardware.costs import peak_multiply_adds_per_second
 
 
 def build_report(key: str, plan: Plan, graph: KernelGraph, options: CompileOptions, system: SystemSpec) -> Report:
-    """Rates are samples a second of device time; utilisation is a fraction of the dense peak."""
+    """Rates are samples a second of device time; utilization is a fraction of the dense peak."""
     half = options.precision.compute_dtype != "float32"
     peak = peak_multiply_adds_per_second(system, half)
     multiply_adds = sum(kernel.multiply_adds for kernel in plan.kernels) * plan.micro_batches_per_step

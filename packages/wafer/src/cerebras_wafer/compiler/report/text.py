@@ -137,7 +137,7 @@ def warning_text(warning: PlanWarning) -> str:
     """A warning on one line, with its place and, where known, what it costs."""
     place = "" if warning.file is None else f"{warning.file}:{warning.line}: "
     module = f"{warning.module}: " if warning.module else ""
-    loss = "" if warning.estimated_loss is None else f" (about {warning.estimated_loss:.0%} of the rate)"
+    loss = "" if warning.estimated_loss is None else f" (costs about {warning.estimated_loss:.0%} of the rate)"
     return f"{place}{module}{warning.message}{loss} [{warning.code}]"
 
 

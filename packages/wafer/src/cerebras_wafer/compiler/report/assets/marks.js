@@ -7,7 +7,7 @@ const KINDS = {
   matmul: "#3f78dc", conv2d: "#17958a", attention: "#dd7a26", norm: "#8d5fd3", softmax: "#cf4d83",
   elementwise: "#7d8ea6", embedding: "#4c9f4b", reduction: "#ab8638", loss: "#c9443a", layout: "#59677a", update: "#595f6b",
 };
-// Stops of two ramps whose lightness rises evenly: viridis for utilisation, inferno for memory.
+// Stops of two ramps whose lightness rises evenly: viridis for utilization, inferno for memory.
 const RAMPS = {
   utilization: ["#440154", "#3b528b", "#21918c", "#5ec962", "#fde725"],
   sram: ["#1b0c41", "#781c6d", "#cf4446", "#f98e09", "#fcec9c"],

@@ -28,7 +28,7 @@ function plate(inside) {
 const highestUtilization = Math.max(0.05, Math.ceil(20 * Math.max(0, ...data.regions.map((region) => region.utilization))) / 20);
 const COLOURINGS = {
   "kernel kind": (region) => KINDS[region.kind] ?? KINDS.layout,
-  utilisation: (region) => mix(RAMPS.utilization, region.utilization / highestUtilization),
+  utilization: (region) => mix(RAMPS.utilization, region.utilization / highestUtilization),
   SRAM: (region) => mix(RAMPS.sram, region.sram / data.sram_bytes_per_pe),
 };
 
@@ -37,7 +37,7 @@ function regionText(region) {
     region.name,
     `${number(region.width * region.height)} PEs (${region.width} × ${region.height}), ${region.kind}`,
     `${number(region.cycles)} cycles a sample, ${significant(region.rate)} samples/s`,
-    `utilisation ${percent(region.utilization)}`,
+    `utilization ${percent(region.utilization)}`,
     `SRAM ${kib(region.sram)} of ${kib(data.sram_bytes_per_pe)}`,
   ].join("\n");
 }
