@@ -176,3 +176,19 @@ def test_by_hand_a_refusal_is_its_report_and_an_error_of_the_script_its_tracebac
     assert status == 1
     assert errors.startswith("Traceback")
     assert errors.rstrip().endswith("ValueError: mine")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have a niceness of their own on Linux only")
+def test_a_process_of_low_priority_saves_too():
+    """Without the right to raise a priority, as in the sandbox, a thread's may only fall."""
+    script = (
+        "import os, resource\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from cerebras_pytorch.checkpoints.saver import _give_way\n"
+        "resource.setrlimit(resource.RLIMIT_NICE, (0, 0))\n"
+        "os.nice(15)\n"
+        "if os.getuid() == 0: os.setuid(65534)\n"
+        "print(ThreadPoolExecutor(1, initializer=_give_way).submit(lambda: 'ran').result())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout == "ran\n", done.stderr

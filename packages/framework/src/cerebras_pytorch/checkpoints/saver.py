@@ -50,8 +50,11 @@ class Saver:
 
 def _give_way() -> None:
     """Let training have the processor first. On Linux each thread has a niceness of its own, and hands it on."""
-    if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+    if sys.platform != "linux":
+        return
+    thread = threading.get_native_id()
+    if os.getpriority(os.PRIO_PROCESS, thread) < NICENESS:  # one that gives way already may not take it back
+        os.setpriority(os.PRIO_PROCESS, thread, NICENESS)
 
 
 def _write(folder: Path, snapshot: Snapshot, rule: KeepRule) -> Saved:
