@@ -48,7 +48,8 @@ def trace(module: nn.Module, arguments: tuple[Any, ...], name_input: NameInput) 
     cannot be captured.
     """
     refuse_torchscript(module)
-    with _quiet_pytorch(), ExitStack() as stack:
+    # oneDNN has an LSTM that is one operation; without it PyTorch traces what it consists of.
+    with _quiet_pytorch(), torch.backends.mkldnn.flags(enabled=False), ExitStack() as stack:
         exported = _export(module, arguments)
         joint = aot_export_joint_with_descriptors(
             stack, exported.module(check_guards=False), _fake(arguments, exported), decompositions={}

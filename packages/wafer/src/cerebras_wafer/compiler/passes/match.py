@@ -91,7 +91,7 @@ class _Group:
 def _cover(phase: Phase, program: Program, matched: _Matched) -> list[Kernel]:
     """Kernels that cover a program, in its order."""
     graph = program.graph_module.graph
-    results = _results_of_inputs(program, matched)
+    results = _results_of_inputs(phase, program, matched)
     returned = dict(zip(program.outputs, output_nodes(program.graph_module), strict=True))
     saved = {_base(node) for role, node in returned.items() if role.startswith("saved:") and node}
     kernels = []
@@ -107,12 +107,17 @@ def _cover(phase: Phase, program: Program, matched: _Matched) -> list[Kernel]:
     return kernels
 
 
-def _results_of_inputs(program: Program, matched: _Matched) -> dict[Node, _Result]:
-    """Where inputs come from. An input rounded as it comes in is that input still: a tied weight is a weight."""
+def _results_of_inputs(phase: Phase, program: Program, matched: _Matched) -> dict[Node, _Result]:
+    """Where inputs come from. An input rounded as it comes in is that input still: a tied weight is a weight.
+
+    A parameter of the criterion is a constant of the loss: it has no gradient, and names of its own.
+    """
     nodes = program.graph_module.graph.nodes
     placeholders = [node for node in nodes if node.op == "placeholder"]
     results = {
-        node: matched.results.get(role) or _Result(role, grows=role.startswith(("input:", "target:", "tangent:")))
+        node: _Result(None, grows=False)
+        if phase == Phase.LOSS and role.startswith(PARAMETER)
+        else matched.results.get(role) or _Result(role, grows=role.startswith(("input:", "target:", "tangent:")))
         for node, role in zip(placeholders, program.inputs, strict=True)
     }
     for node in nodes:

@@ -45,6 +45,7 @@ STATISTICS_OPERATIONS = frozenset(
         aten._native_batch_norm_legit_functional.default, aten.native_batch_norm.default,
         aten.native_layer_norm.default, aten.native_group_norm.default, aten._fused_rms_norm.default,
         aten._native_batch_norm_legit_no_training.default, aten._scaled_dot_product_flash_attention_for_cpu.default,
+        aten._native_batch_norm_legit.default, aten._native_batch_norm_legit.no_stats,
     }
 )  # fmt: skip
 
@@ -58,7 +59,8 @@ SOFTMAX_OPERATIONS = frozenset(
 
 # By operation, the places of the arguments that it multiplies. A bias is added to the float32 sum as it is.
 MULTIPLIED: dict[str, tuple[int, ...]] = {
-    "mm": (0, 1), "bmm": (0, 1), "mv": (0, 1), "dot": (0, 1), "linear": (0, 1), "matmul": (0, 1),
+    "mm": (0, 1), "bmm": (0, 1), "mv": (0, 1), "dot": (0, 1), "vdot": (0, 1), "_trilinear": (0, 1, 2),
+    "linear": (0, 1), "matmul": (0, 1),
     "addmm": (1, 2), "baddbmm": (1, 2), "addmv": (1, 2),
     "convolution": (0, 1), "convolution_backward": (0, 1, 2),
     "_scaled_dot_product_flash_attention_for_cpu": (0, 1, 2),

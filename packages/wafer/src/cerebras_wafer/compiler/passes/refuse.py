@@ -49,6 +49,11 @@ VALUE_READ = Refusal(
     "it takes a value out of a tensor inside the compiled step",
     "Keep it a tensor: arithmetic with a tensor of one element needs no .item().",
 )
+# PyTorch's own code reads a value where it checks its arguments.
+_VALUE_CHECKED = VALUE_READ._replace(
+    advice=f"{VALUE_READ.advice} nn.GaussianNLLLoss looks at its variance: write it out, as"
+    " 0.5 * (var.log() + (output - target).square() / var).mean()."
+)
 CONTROL_FLOW_REFUSAL = Refusal(
     ErrorCode.COMPILE_DATA_DEPENDENT,
     "a wafer runs one fixed sequence of kernels",
@@ -62,7 +67,11 @@ _ANY_OTHER = _no_kernel(
 # Operations that people ask for, and what does the same on a wafer. Names of ATen, without leading and trailing
 # underscores; whatever is neither here nor covered by a kernel gets `_ANY_OTHER`.
 REFUSED: dict[Refusal, str] = {
-    _dynamic("Use the mask itself: torch.where(mask, x, 0) keeps the shape."): ("nonzero argwhere masked_select"),
+    _dynamic("Use the mask itself: torch.where(mask, x, 0) keeps the shape."): ("argwhere masked_select"),
+    _dynamic(
+        "Use the mask itself: torch.where(mask, x, 0) keeps the shape. nn.AdaptiveLogSoftmaxWithLoss sorts its rows so:"
+        " use nn.CrossEntropyLoss over all classes."
+    ): "nonzero",
     _dynamic("Find distinct values in the data loader, or count them with torch.nn.functional.one_hot(x, n).sum(0)."): (
         "unique unique2 unique_dim unique_consecutive bincount"
     ),
@@ -78,11 +87,14 @@ REFUSED: dict[Refusal, str] = {
     _no_kernel("There are no complex numbers on a wafer: keep real and imaginary parts apart (rotary: cos and sin)."): (
         "view_as_complex view_as_real complex polar real imag angle conj conj_physical"
     ),
-    _no_kernel("Draw it in the data loader and give it to the model as an input; torch.rand_like has a kernel."): (
-        "rand randn randn_like multinomial randperm randint randint_like normal poisson exponential"
-    ),
-    _no_kernel("Write the cell with nn.Linear in a loop of fixed length, or use attention."): (
-        "lstm gru rnn_tanh rnn_relu mkldnn_rnn_layer thnn_fused_lstm_cell thnn_fused_gru_cell lstm_cell gru_cell"
+    _no_kernel(
+        "Draw it in the data loader and give it to the model as an input. To draw a class, take the argmax of logits"
+        " plus Gumbel noise (torch.nn.functional.gumbel_softmax)."
+    ): "multinomial randperm poisson binomial standard_gamma sample_dirichlet",
+    _no_kernel("Draw integers with torch.randint(low, high, size)."): "random",
+    _no_kernel("nn.LSTM, nn.GRU and nn.RNN over padded sequences have kernels: mask what is padded."): (
+        "mkldnn_rnn_layer thnn_fused_lstm_cell thnn_fused_gru_cell pack_padded_sequence"
+        " pad_packed_sequence pack_padded_sequence_backward"
     ),
     _no_kernel("Expand the square: |a - b|^2 = |a|^2 - 2ab + |b|^2 with one matrix product."): (
         "cdist cdist_forward pdist_forward euclidean_dist"
@@ -90,14 +102,24 @@ REFUSED: dict[Refusal, str] = {
     _no_kernel("Multiply by torch.nn.functional.one_hot(index), which sums what has the same index."): (
         "scatter_reduce index_reduce segment_reduce"
     ),
-    _no_kernel("Write it as nn.Conv2d with a fixed weight."): "im2col col2im unfold",
-    _no_kernel("Pad with zeros, or with a slice of the tensor and torch.cat."): (
-        "reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d"
+    _no_kernel("Deform images in the data loader; nn.Upsample and functional.interpolate have kernels."): (
+        "grid_sampler_2d grid_sampler_3d affine_grid_generator"
     ),
-    _no_kernel("Resize in the data loader, or with mode='nearest' or 'bilinear'."): (
-        "grid_sampler_2d grid_sampler_3d upsample_bicubic2d upsample_trilinear3d upsample_linear1d"
+    _no_kernel("nn.FractionalMaxPool2d and 3d choose their windows at random: use nn.MaxPool2d or nn.MaxPool3d."): (
+        "fractional_max_pool2d fractional_max_pool3d"
     ),
-    _no_kernel("Write it as exp(cumsum(log(x)))."): "cumprod logcumsumexp cummax cummin",
+    _no_kernel(
+        "nn.CTCLoss follows alignments of a length of their own: train on a label for each frame with"
+        " nn.CrossEntropyLoss."
+    ): "ctc_loss cudnn_ctc_loss",
+    _no_kernel("Gradients are dense on a wafer: build nn.Embedding or nn.EmbeddingBag with sparse=False."): (
+        "sparse_coo_tensor_with_dims_and_tensors embedding_sparse_backward embedding_bag_sparse_backward"
+    ),
+    _no_kernel(
+        "nn.Embedding and nn.EmbeddingBag with max_norm change their table in forward: leave max_norm out, and"
+        " normalise what was looked up, with torch.nn.functional.normalize."
+    ): "embedding_renorm",
+    _no_kernel("Choose with torch.where(mask, a, b), where a and b have the shape of the mask."): "masked_scatter",
 }
 _REFUSAL_OF_NAME = {name: refusal for refusal, names in REFUSED.items() for name in names.split()}
 _LINEAR_ALGEBRA = _REFUSAL_OF_NAME["svd"]
@@ -156,7 +178,9 @@ def refusal_of(operation: OpOverload, arguments: Sequence[Any]) -> Refusal | Non
     name = base_name(operation).lstrip("_")
     if name in ("index", "index_put") and _has_boolean_index(name, arguments):
         return BOOLEAN_INDEX
-    if name in ("local_scalar_dense", "item", "equal", "is_nonzero", "allclose"):
+    if name == "local_scalar_dense":
+        return _VALUE_CHECKED
+    if name in ("item", "equal", "is_nonzero", "allclose"):
         return VALUE_READ
     if name in ("assert_scalar", "assert_async", "assert_tensor_metadata", "sym_size", "sym_constrain_range_for_size"):
         return None  # what an export adds beside an operation that is refused
