@@ -15,13 +15,14 @@ from cerebras_contract.events import ArtifactEvent, WarningEvent
 from cerebras_contract.states import StageKind
 from cerebras_pytorch.amp import MixedPrecision
 from cerebras_pytorch.capture.batch import divide
+from cerebras_pytorch.capture.stacks import located
 from cerebras_pytorch.capture.step import capture_step, capture_wafer_step
 from cerebras_pytorch.context import Context, active_context
 from cerebras_pytorch.data.adopted import AdoptedLoader
 from cerebras_pytorch.data.first_batch import input_limit
 from cerebras_pytorch.data.loader import DataLoader
 from cerebras_pytorch.endings import CompilePhaseEnd
-from cerebras_pytorch.ingredients import ingredients_of, what_changed
+from cerebras_pytorch.ingredients import ingredients_of, refuse_uninitialised, what_changed
 from cerebras_pytorch.limits import compile_limits
 from cerebras_pytorch.log import logger
 from cerebras_pytorch.nn import bare_module
@@ -39,6 +40,7 @@ from cerebras_wafer.errors import CompileError
 from cerebras_wafer.simulator.load import is_complete, read_manifest
 
 
+@located()
 def compile(  # noqa: A001 (the name scripts use)
     model: nn.Module,
     optimizer: Optimizer,
@@ -127,6 +129,7 @@ def _refuse_wrong_arguments(
     ):
         if not isinstance(value, kind):
             raise CompileError(f"{name} is a {type(value).__name__}, not a {kind.__name__}", advice=advice)
+    refuse_uninitialised(*(module for module in (model, criterion) if isinstance(module, nn.Module)))
 
 
 def _captured(parts: Parts, settings: RunSettings) -> Captured:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from pydantic import JsonValue
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from cerebras_contract.configuration import RunConfiguration, compile_time_digest
@@ -16,7 +17,9 @@ from cerebras_contract.systems import load_system
 from cerebras_pytorch.capture.batch import Batch, flat_tensors
 from cerebras_pytorch.capture.optimizer import constants_of
 from cerebras_pytorch.capture.step import modules_in_eval_mode
+from cerebras_pytorch.nn import bare_module
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions, tensor_spec
+from cerebras_wafer.errors import CompileError
 from cerebras_wafer.versions import compiler_versions
 
 
@@ -52,6 +55,23 @@ def ingredients_of(
         "compiler": versions.compiler,
         "torch": versions.torch,
     }
+
+
+def refuse_uninitialised(*modules: nn.Module) -> None:
+    """Raise `CompileError` where a lazy module has seen no batch yet: its parameters have no shape."""
+    names = [
+        f"{path}.{name}".lstrip(".") + f" of {type(part).__name__}"
+        for module in modules
+        for path, part in bare_module(module).named_modules()
+        for name, tensor in (*part._parameters.items(), *part._buffers.items())
+        if is_lazy(tensor)
+    ]
+    if names:
+        raise CompileError(
+            f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} no shape yet: a lazy module takes it from the"
+            " first batch that it sees",
+            advice="Run one batch through the model before compile: `model(next(iter(train_loader))[0])`.",
+        )
 
 
 def what_changed(before: dict[str, JsonValue], now: dict[str, JsonValue]) -> list[str]:

@@ -64,7 +64,7 @@ def run_script(process: Process, script: str, arguments: list[str]) -> ErrorRepo
         return stopped
     except ReportedError as error:
         with suppress(OSError):
-            print(error, file=sys.stderr)  # noqa: T201
+            print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return error.report
     except SystemExit as exit_:
         return _exit_report(exit_)

@@ -25,6 +25,8 @@ from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._guards import detect_fake_mode
 from torch.utils import _pytree as pytree
 
+from cerebras_pytorch.capture.failed import refuse_labels, refuse_wrong_call
+from cerebras_pytorch.capture.printed import held_output
 from cerebras_pytorch.capture.refusals import cannot_capture, met_in_export, refuse_torchscript, watching
 from cerebras_pytorch.memory import is_out_of_memory
 from cerebras_wafer.compiler.frontends.training_step import Program
@@ -48,9 +50,13 @@ def trace(module: nn.Module, arguments: tuple[Any, ...], name_input: NameInput) 
     cannot be captured.
     """
     refuse_torchscript(module)
+    is_criterion = name_input(0).startswith("output:")
+    refuse_wrong_call(module, arguments, is_criterion=is_criterion)
+    if is_criterion:
+        refuse_labels(module, *arguments)
     # oneDNN has an LSTM that is one operation; without it PyTorch traces what it consists of.
     with _quiet_pytorch(), torch.backends.mkldnn.flags(enabled=False), ExitStack() as stack:
-        exported = _export(module, arguments)
+        exported = _export(module, arguments, is_criterion=is_criterion)
         joint = aot_export_joint_with_descriptors(
             stack, exported.module(check_guards=False), _fake(arguments, exported), decompositions={}
         )
@@ -63,14 +69,15 @@ def trace(module: nn.Module, arguments: tuple[Any, ...], name_input: NameInput) 
     return Traced(_without_unnamed(graph_module, inputs, outputs), joint.out_spec)
 
 
-def _export(module: nn.Module, arguments: tuple[Any, ...]) -> torch.export.ExportedProgram:
-    with watching(module) as notes:
+def _export(module: nn.Module, arguments: tuple[Any, ...], *, is_criterion: bool) -> torch.export.ExportedProgram:
+    with watching(module) as notes, held_output(lambda: bool(notes.faults)):
         try:
             exported = torch.export.export(module, arguments, strict=False)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            raise cannot_capture(module, arguments, notes, met_in_export(module, notes, error)) from error
+            met = met_in_export(module, arguments, notes, error, is_criterion=is_criterion)
+            raise cannot_capture(module, arguments, notes, met) from error
     dynamic = dynamic_shapes_of(exported.graph.nodes)
     if notes.faults or dynamic:
         raise cannot_capture(module, arguments, notes, dynamic)

@@ -14,6 +14,8 @@ from cerebras_wafer.errors import CompileError
 # How an optimizer is implemented, not what it computes; the learning rate is data of the program.
 NOT_CONSTANTS = frozenset({"lr", "foreach", "fused", "capturable", "differentiable"})
 
+COMPILED_OPTIMIZERS = "Use one of torch.optim's that compile: SGD, Adam, AdamW, Adagrad, RMSprop, NAdam, Adafactor."
+
 
 @dataclass(frozen=True)
 class ParameterSlot:
@@ -36,6 +38,7 @@ def slots_of(optimizer: Optimizer, names: dict[nn.Parameter, str]) -> list[Param
 
 def initialise_state(optimizer: Optimizer, slots: list[ParameterSlot]) -> None:
     """Make the state that the optimizer would make at its first step, so that the program can take it."""
+    _refuse_without_state(optimizer)
     _refuse_cycled_momentum(optimizer)
     gradients = [slot.parameter.grad for slot in slots]
     for slot in slots:
@@ -45,15 +48,26 @@ def initialise_state(optimizer: Optimizer, slots: list[ParameterSlot]) -> None:
             collected = len(inspect.signature(optimizer._init_group).parameters) - 1  # type: ignore[attr-defined]
             optimizer._init_group(group, *([] for _ in range(collected)))  # type: ignore[attr-defined]
     except (AttributeError, TypeError) as error:
-        raise CompileError(
-            f"the optimizer {type(optimizer).__name__} cannot be compiled: {error}",
-            advice="Use one of torch.optim's (SGD, Adam, AdamW, Adagrad, RMSprop, NAdam, Adafactor).",
-        ) from error
+        raise _not_compiled(optimizer) from error
     finally:
         for slot, gradient in zip(slots, gradients, strict=True):
             slot.parameter.grad = gradient
     if isinstance(optimizer, torch.optim.SGD):
         _start_momentum_at_zero(optimizer, slots)
+
+
+def _refuse_without_state(optimizer: Optimizer) -> None:
+    """Torch's own optimizers make their state in a function of its own; without it nothing is known of the state."""
+    if not hasattr(optimizer, "_init_group"):
+        raise _not_compiled(optimizer)
+
+
+def _not_compiled(optimizer: Optimizer) -> CompileError:
+    return CompileError(
+        f"the optimizer {type(optimizer).__name__} cannot be compiled: its step is not one update from the parameters,"
+        " their gradients and a state of fixed shape",
+        advice=COMPILED_OPTIMIZERS,
+    )
 
 
 def _refuse_cycled_momentum(optimizer: Optimizer) -> None:

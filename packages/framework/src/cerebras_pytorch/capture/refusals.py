@@ -21,8 +21,10 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import CheckpointFunction
 
 from cerebras_contract.errors import ErrorCode, FaultReport
+from cerebras_pytorch.capture.failed import failure_of
 from cerebras_pytorch.capture.stacks import TORCH_FOLDER, is_users, module_of_frame, place_of_frame, place_of_traceback
 from cerebras_wafer.compiler.passes.refuse import (
     CONTROL_FLOW,
@@ -40,6 +42,8 @@ MOST_READS = 1000
 """Values made up in one diagnosis: a loop that asks for ever more of them is left."""
 MOST_ELEMENTS = 1 << 24
 """An operation whose result depends on the data is tried on ones, where its arguments are no larger than this."""
+REENTRANT_FRAMES = 6
+"""Frames between a checkpoint's forward and a mode of ours: those of torch.no_grad."""
 
 _BRANCH = Refusal(
     ErrorCode.COMPILE_DATA_DEPENDENT,
@@ -57,6 +61,17 @@ _PRINT = Refusal(
     "it prints a tensor inside forward",
     "Take the print out: a compiled step has no values to print before it has ended. Return the tensor as an output of"
     " the model, or print its shape.",
+)
+_CAUSAL_MASK = Refusal(
+    ErrorCode.COMPILE_DATA_DEPENDENT,
+    "PyTorch looks at the values of the mask, whether it is the causal one",
+    "Say what the mask is: is_causal=True where it is the causal one, else is_causal=False (tgt_is_causal= for"
+    " nn.Transformer and nn.TransformerDecoder).",
+)
+_REENTRANT = Refusal(
+    ErrorCode.COMPILE_UNSUPPORTED,
+    "checkpointing of this kind runs forward again inside of backward, and its parameters get no gradient here",
+    "Call torch.utils.checkpoint.checkpoint(..., use_reentrant=False).",
 )
 _LEAVES = Refusal(
     ErrorCode.COMPILE_VALUE_READ,
@@ -93,6 +108,10 @@ _WAY_THERE = tuple(
         "fx/experimental/proxy_tensor.py",
     )
 )
+
+
+_LOOKS_AT_MASKS = ("_detect_is_causal_mask", "_canonical_mask")
+_REENTRANT_CODE = CheckpointFunction.forward.__code__
 
 
 class _TooManyReads(Exception):
@@ -147,9 +166,13 @@ class _Reads(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if isinstance(func, HigherOrderOperator) and name in CONTROL_FLOW:
             self._notes.note(f"torch.{name}", CONTROL_FLOW_REFUSAL, sys._getframe(1))
+        if name == "_set_grad_enabled" and _is_reentrant(sys._getframe(1)):
+            self._notes.note("torch.utils.checkpoint with use_reentrant=True", _REENTRANT, sys._getframe(1))
         if name in _READS and args and isinstance(args[0], Tensor):
             caller = _caller(sys._getframe(1))
-            if caller is not None and (self._answer is not None or is_users(caller.f_code.co_filename)):
+            if caller is not None and caller.f_code.co_name in _LOOKS_AT_MASKS:
+                self._notes.note(_READS[name][0], _CAUSAL_MASK, caller)
+            elif caller is not None and (self._answer is not None or is_users(caller.f_code.co_filename)):
                 self._notes.note(*_READS[name], caller)
             if self._answer is not None:
                 return self._answer(name, args[0])
@@ -223,9 +246,11 @@ def cannot_capture(
     return CompileError.of_faults(faults, f"{type(module).__name__} cannot be compiled: {len(faults)} faults")
 
 
-def met_in_export(module: nn.Module, notes: Notes, error: Exception) -> list[FaultReport]:
+def met_in_export(
+    module: nn.Module, arguments: tuple[Any, ...], notes: Notes, error: Exception, *, is_criterion: bool
+) -> list[FaultReport]:
     """What an export ended with, if it is not a consequence of what was noted."""
-    fault = _as_pytorch_says(module, error)
+    fault = _as_pytorch_says(module, arguments, error, is_criterion=is_criterion)
     return [] if notes.faults and fault.code == ErrorCode.COMPILE_DATA_DEPENDENT else [fault]
 
 
@@ -280,23 +305,30 @@ def _caller(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
+def _is_reentrant(frame: FrameType | None) -> bool:
+    """Whether a reentrant checkpoint turns gradients off: it calls no_grad from its own forward."""
+    for _ in range(REENTRANT_FRAMES):
+        if frame is None or frame.f_code is _REENTRANT_CODE:
+            return frame is not None
+        frame = frame.f_back
+    return False
+
+
 def _script_name(part: nn.Module) -> str:
     return f"TorchScript module {getattr(part, 'original_name', type(part).__name__)}"
 
 
-def _as_pytorch_says(module: nn.Module, error: Exception) -> FaultReport:
-    """The first line of PyTorch's message, with the user's innermost line that led there."""
-    file, line = place_of_traceback(error.__traceback__) or (None, None)
+def _as_pytorch_says(
+    module: nn.Module, arguments: tuple[Any, ...], error: Exception, *, is_criterion: bool
+) -> FaultReport:
+    """The fault that an exception of PyTorch's means, at the user's innermost line that led there."""
     text = str(error)
-    code = ErrorCode.COMPILE_UNSUPPORTED
-    reason = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
-    advice = (
-        "Call it by hand on the loader's first batch: compile calls model(inputs) and criterion(output, target)."
-        " A criterion that needs other shapes is a module of its own, which reshapes and then compares."
-    )
     if "data-dependent" in text:
-        code, reason, advice = _BRANCH
+        refusal = _BRANCH
     elif "access data pointer" in text or "no fake impl" in text or "Tensor that doesn't have storage" in text:
-        code, reason, advice = CUSTOM_OPERATION
-    message = f"{type(module).__name__} cannot be captured: {reason.strip()}"
-    return FaultReport(code=code, message=message, file=file, line=line, advice=advice)
+        refusal = CUSTOM_OPERATION
+    else:
+        return failure_of(module, arguments, error, is_criterion=is_criterion)
+    file, line = place_of_traceback(error.__traceback__) or (None, None)
+    message = f"{type(module).__name__} cannot be captured: {refusal.reason}"
+    return FaultReport(code=refusal.code, message=message, file=file, line=line, advice=refusal.advice)

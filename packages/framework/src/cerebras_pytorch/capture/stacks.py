@@ -1,8 +1,11 @@
 """Places in the user's code: of a running frame, of an exception, of a stack."""
 
+import inspect
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 
@@ -11,6 +14,7 @@ from torch import nn
 
 import cerebras_pytorch
 import cerebras_wafer
+from cerebras_wafer.errors import CompileError
 
 TORCH_FOLDER = f"{Path(torch.__file__).parent}/"
 NOT_THE_USERS = (TORCH_FOLDER, *(f"{Path(str(p.__file__)).parent}/" for p in (cerebras_pytorch, cerebras_wafer)))
@@ -30,19 +34,19 @@ def shown(file: str) -> str:
 
 
 def place_of_frame(frame: FrameType | None) -> Place | None:
-    """The innermost of the user's lines that led to a frame."""
+    """The innermost of the user's lines that led to a frame; never one of an installed package or of Python."""
     while frame is not None:
-        if is_users(frame.f_code.co_filename):
+        if is_users_code(frame.f_code.co_filename):
             return shown(frame.f_code.co_filename), frame.f_lineno
         frame = frame.f_back
     return None
 
 
 def place_of_traceback(trace: TracebackType | None) -> Place | None:
-    """The innermost of the user's lines that a traceback went through."""
+    """The innermost of the user's lines that a traceback went through, in the same way."""
     place = None
     while trace is not None:
-        if is_users(trace.tb_frame.f_code.co_filename):
+        if is_users_code(trace.tb_frame.f_code.co_filename):
             place = shown(trace.tb_frame.f_code.co_filename), trace.tb_lineno
         trace = trace.tb_next
     return place
@@ -57,6 +61,25 @@ def module_of_frame(frame: FrameType | None, paths: dict[nn.Module, str]) -> str
                 return paths[module]
         frame = frame.f_back
     return None
+
+
+def place_of_function(function: object) -> Place | None:
+    """The line of a function's `def`, if the user wrote it."""
+    code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+    return (shown(code.co_filename), code.co_firstlineno) if code and is_users_code(code.co_filename) else None
+
+
+@contextmanager
+def located() -> Iterator[None]:
+    """A refusal inside that names no place gets that of the user's line that called what this decorates."""
+    try:
+        yield
+    except CompileError as error:
+        place = place_of_frame(sys._getframe(1))
+        if error.report.file is not None or error.report.faults or place is None:
+            raise
+        file, line = place
+        raise CompileError(**{**dict(error.report), "file": file, "line": line}) from error
 
 
 def stack_of(frame: FrameType | None) -> list[traceback.FrameSummary]:
@@ -82,7 +105,8 @@ def essential(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSumma
 
 def is_users_code(file: str) -> bool:
     """Whether a file is of the user's project: neither installed, nor of Python, nor ours."""
-    return is_users(file) and not file.startswith((STANDARD_LIBRARY, INSTALLED, sys.prefix + "/"))
+    installed = any(f"/{folder}/" in file for folder in ("site-packages", "dist-packages"))
+    return is_users(file) and not installed and not file.startswith((STANDARD_LIBRARY, INSTALLED, f"{sys.prefix}/bin/"))
 
 
 def stack_text(frames: list[traceback.FrameSummary]) -> str:

@@ -1,6 +1,6 @@
 """The loader: wraps the user's, and lets a training session count steps where a batch is asked for."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from itertools import chain
 from typing import Any, Protocol
 
@@ -66,14 +66,27 @@ class DataLoader:
             iterator = iter(self.source)
             batch = next(iterator, None)
         if batch is None:
-            raise CompileError(
-                "the data loader yields no batch",
-                code=ErrorCode.COMPILE_BAD_BATCH,
-                advice="Iterate it by hand, before compile, to see what it yields.",
-            )
+            raise self._no_batch()
         if self._goes_on():
             self._looked_at, self._begun = [batch], iterator
         return batch
+
+    def _no_batch(self) -> CompileError:
+        """What is known of why there is none."""
+        source, why = self.source, ""
+        advice = "Iterate it by hand, before compile, to see what it yields."
+        if isinstance(source, torch.utils.data.DataLoader) and not self._goes_on():
+            length, sampled = len(source.dataset), _length(source.sampler)  # type: ignore[arg-type]
+            why = f": its dataset has {length} samples, batch_size is {source.batch_size}"
+            why += f" and drop_last is {source.drop_last}"
+            why += f"; its sampler gives {sampled} of them" if sampled not in (None, length) else ""
+            if source.drop_last and length:
+                advice = "With drop_last=True the dataset must fill a batch: take a smaller batch_size, or more data."
+            elif not length:
+                advice = "Look at how the dataset is made: a path or a filter may have left nothing."
+        elif _length(source) == 0:
+            why = f": the {type(source).__name__} that it wraps is empty"
+        return CompileError(f"the data loader yields no batch{why}", code=ErrorCode.COMPILE_BAD_BATCH, advice=advice)
 
     def attach(self, counter: StepCounter | None) -> None:
         """Make this the training loader of a session; None: of none any more."""
@@ -112,3 +125,8 @@ class DataLoader:
         if not isinstance(source, torch.utils.data.DataLoader) or source.batch_size is None or source.drop_last:
             return False
         return len(source.sampler) % source.batch_size != 0  # type: ignore[arg-type]
+
+
+def _length(source: object) -> int | None:
+    """Its length, where it has one."""
+    return len(source) if isinstance(source, Sized) else None

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from cerebras_contract.artifacts import Manifest
 from cerebras_pytorch.capture.batch import flat_tensors
+from cerebras_pytorch.training.refused_batch import LOSS, batch_refused
 from cerebras_wafer.compiler.frontends.training_step import dtype_name
 from cerebras_wafer.simulator.execute import Engine
 
@@ -29,10 +30,11 @@ class CompiledLoss:
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         tensors = flat_tensors(arguments)
         given = [(list(tensor.shape), dtype_name(tensor.dtype)) for tensor in tensors]
-        if named or len(arguments) != 2 or given != self._expected:
-            loss = self._users_forward(*arguments, **named)
-        else:
-            loss = self._engine.loss(self._by_role(tensors))
+        with batch_refused(LOSS):
+            if named or len(arguments) != 2 or given != self._expected:
+                loss = self._users_forward(*arguments, **named)
+            else:
+                loss = self._engine.loss(self._by_role(tensors))
         if isinstance(loss, Tensor) and loss.requires_grad and loss.numel() == 1:
             self._losses.append(loss.item())
             if not math.isfinite(self._losses[-1]):

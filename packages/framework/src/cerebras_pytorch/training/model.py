@@ -12,6 +12,7 @@ from cerebras_contract.artifacts import Manifest, ProgramName, TensorSpec
 from cerebras_pytorch.capture.batch import flat_tensors
 from cerebras_pytorch.capture.step import modules_in_eval_mode
 from cerebras_pytorch.nn import bare_module
+from cerebras_pytorch.training.refused_batch import batch_refused
 from cerebras_wafer.compiler.frontends.training_step import tensor_spec
 from cerebras_wafer.errors import ArtifactMismatch
 from cerebras_wafer.simulator.clock import DeviceClock
@@ -64,7 +65,8 @@ class CompiledModel(nn.Module):
 
     def run_forward(self, inputs: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Outputs, and what backward needs; buffers of the user's model are updated."""
-        result = self._engine.forward(self._weights, inputs)
+        with batch_refused("the forward pass"):
+            result = self._engine.forward(self._weights, inputs)
         for name, value in result.buffers.items():
             self._weights[f"buffer:{name}"].copy_(value)
         return result.outputs, result.saved
@@ -93,7 +95,8 @@ class CompiledModel(nn.Module):
     def _evaluate_part(self, inputs: list[Tensor]) -> list[Tensor]:
         rows, size = inputs[0].shape[0], self._manifest.batch_size
         padded = [_padded(tensor, size) for tensor in inputs] if rows < size else inputs
-        outputs = self._engine.evaluate(self._weights, padded).outputs
+        with batch_refused("the evaluation"):
+            outputs = self._engine.evaluate(self._weights, padded).outputs
         self._clock.advance_evaluation()
         return [value[:rows] if self._has_rows(number) else value for number, value in enumerate(outputs)]
 

@@ -14,6 +14,7 @@ from torch.fx import GraphModule
 
 from cerebras_contract.artifacts import ProgramName, UpdateSpec
 from cerebras_wafer.compiler.frontends.training_step import SCALE
+from cerebras_wafer.simulator.failing import failed_program
 from cerebras_wafer.simulator.load import Artifact
 from cerebras_wafer.simulator.loss_scale import LossScaler, all_finite
 from cerebras_wafer.simulator.nonfinite import NonFinite, first_non_finite
@@ -50,7 +51,10 @@ class Engine:
         self.random_state: Tensor = torch.Generator().manual_seed(seed).get_state()
 
     def forward(self, weights: Mapping[str, Tensor], inputs: Sequence[Tensor]) -> ForwardResult:
-        """Forward in train mode. `weights` maps `parameter:NAME` and `buffer:NAME` to tensors."""
+        """Forward in train mode. `weights` maps `parameter:NAME` and `buffer:NAME` to tensors.
+
+        Raises `ProgramFailed` where an operation refuses the values of the batch; so do `evaluate` and `loss`.
+        """
         return self._forward(ProgramName.FORWARD, weights, inputs)
 
     def evaluate(self, weights: Mapping[str, Tensor], inputs: Sequence[Tensor]) -> ForwardResult:
@@ -62,7 +66,7 @@ class Engine:
         spec = self._specs[ProgramName.LOSS]
         arguments = [tensors[role] for role in spec.inputs]
         self._keep(ProgramName.LOSS, [tensor.detach() for tensor in arguments])
-        (loss,) = self._programs[ProgramName.LOSS](arguments)
+        (loss,) = self._run(ProgramName.LOSS, arguments)
         assert isinstance(loss, Tensor)
         return loss
 
@@ -98,13 +102,27 @@ class Engine:
         if name != ProgramName.EVALUATE:
             self._keep(name, arguments)
         with torch.no_grad(), self._own_random_state():
-            results = self._programs[name](arguments)
+            results = self._run(name, arguments)
         by_role = dict(zip(spec.outputs, results, strict=True))
         return ForwardResult(
             outputs=[value for role, value in by_role.items() if role.startswith("output:")],
             buffers={r.removeprefix("buffer:"): v for r, v in by_role.items() if r.startswith("buffer:")},
             saved=[value for role, value in by_role.items() if role.startswith("saved:")],
         )
+
+    def _run(self, name: ProgramName, arguments: list[Tensor]) -> Sequence[Tensor]:
+        """The results of a program whose arguments others hold, too: batch, weights, outputs."""
+        again, state = list(arguments), torch.get_rng_state()
+        try:
+            results: Sequence[Tensor] = self._programs[name](arguments)
+        except (IndexError, RuntimeError) as error:
+            if "DefaultCPUAllocator" in str(error):  # no memory: that is no fault of the values
+                raise
+            with torch.random.fork_rng(devices=[]):
+                torch.set_rng_state(state)
+                failure = failed_program(self._programs[name], again, error)
+            raise failure from error
+        return results
 
     def look_for_non_finite(self) -> None:
         """Find where the last batch's outputs or loss stopped being finite, if `find_non_finite` was said.
