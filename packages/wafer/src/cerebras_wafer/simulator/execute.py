@@ -29,6 +29,35 @@ class ForwardResult:
     saved: list[Tensor]
 
 
+@dataclass(frozen=True)
+class _UpdateCall:
+    """One call of an update program: the parameters that it updates, and the roles of what it takes and gives."""
+
+    program: GraphModule
+    parameters: list[str]
+    inputs: list[str]
+    outputs: list[str]
+
+    @classmethod
+    def of(cls, program: GraphModule, spec: UpdateSpec, names: list[str]) -> "_UpdateCall":
+        inputs, outputs = ([_role_in_call(role, names) for role in roles] for roles in (spec.inputs, spec.outputs))
+        return cls(program, names, inputs, outputs)
+
+    def update_in_place(self, tensors: Mapping[str, Tensor]) -> None:
+        """Update the parameters that have a gradient, and their state.
+
+        Where several are updated together, one without has a gradient of zero for the others' sake, and stays.
+        """
+        missing = [name for name in self.parameters if f"gradient:{name}" not in tensors]
+        if len(missing) == len(self.parameters):
+            return
+        zeros = {f"gradient:{name}": torch.zeros_like(tensors[f"parameter:{name}"]) for name in missing}
+        results = self.program([zeros[role] if role in zeros else tensors[role] for role in self.inputs])
+        pairs = zip(self.outputs, results, strict=True)
+        kept = [(role, result) for role, result in pairs if not missing or _owner(role) not in missing]
+        torch._foreach_copy_([tensors[role] for role, _ in kept], [result for _, result in kept])
+
+
 class Engine:
     """Runs the programs of one artifact. Tensors go in and out by role; nothing is kept but random state.
 
@@ -41,8 +70,11 @@ class Engine:
     ) -> None:
         self._programs = artifact.programs
         self._specs = artifact.manifest.programs
-        self._updates = artifact.updates
-        self._update_specs = artifact.manifest.updates
+        self._update_calls = [
+            _UpdateCall.of(program, spec, names)
+            for program, spec in zip(artifact.updates, artifact.manifest.updates, strict=True)
+            for names in spec.calls
+        ]
         self._loss_scaler = loss_scaler or LossScaler()
         self._kept: dict[ProgramName, tuple[list[Tensor], Tensor]] | None = {} if find_non_finite else None
         self._found: NonFinite | None = None
@@ -90,10 +122,8 @@ class Engine:
         """Update parameters and optimizer state in place. `tensors` go by `parameter:NAME`, `gradient:NAME`,
         `state:NAME/key` and `rate:0`; a parameter without a gradient stays as it is, with its state."""
         with torch.no_grad():
-            for program, spec in zip(self._updates, self._update_specs, strict=True):
-                for names in spec.calls:
-                    if any(f"gradient:{name}" in tensors for name in names):
-                        _update_in_place(program, spec, names, tensors)
+            for call in self._update_calls:
+                call.update_in_place(tensors)
 
     def _forward(self, name: ProgramName, weights: Mapping[str, Tensor], inputs: Sequence[Tensor]) -> ForwardResult:
         spec = self._specs[name]
@@ -161,18 +191,6 @@ class Engine:
         finally:
             self.random_state = torch.get_rng_state()
             torch.set_rng_state(outside)
-
-
-def _update_in_place(program: GraphModule, spec: UpdateSpec, names: list[str], tensors: Mapping[str, Tensor]) -> None:
-    """One call of an update program. Where several parameters are updated together, one without a gradient has a
-    gradient of zero for the others' sake, and stays."""
-    roles = [_role_in_call(role, names) for role in spec.inputs]
-    missing = [name for name in names if f"gradient:{name}" not in tensors]
-    zeros = {f"gradient:{name}": torch.zeros_like(tensors[f"parameter:{name}"]) for name in missing}
-    results = program([zeros[role] if role in zeros else tensors[role] for role in roles])
-    written = [_role_in_call(role, names) for role in spec.outputs]
-    kept = [(role, result) for role, result in zip(written, results, strict=True) if _owner(role) not in missing]
-    torch._foreach_copy_([tensors[role] for role, _ in kept], [result for _, result in kept])
 
 
 def _role_in_call(role: str, names: list[str]) -> str:
