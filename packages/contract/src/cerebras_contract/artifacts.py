@@ -63,6 +63,11 @@ class ComputeFormat(StrEnum):
     def layout(self) -> "FormatLayout":
         return _LAYOUTS[self]
 
+    @property
+    def is_half(self) -> bool:
+        """Whether the wafer computes in it at its rate for 16-bit values."""
+        return self is not ComputeFormat.FLOAT32
+
 
 class FormatLayout(NamedTuple):
     """Bits of a format beside its sign."""

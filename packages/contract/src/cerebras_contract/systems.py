@@ -84,6 +84,10 @@ class SystemSpec(ContractModel):
     def pe_cycles_per_second(self) -> float:
         return self.processing_elements * self.clock_hz
 
+    def multiply_adds_per_cycle(self, half_precision: bool) -> float:
+        """Dense peak of one PE."""
+        return self.half_multiply_adds_per_cycle if half_precision else self.single_multiply_adds_per_cycle
+
     @property
     def half_flops_per_second(self) -> float:
         """Dense float16 peak of the usable grid at the modelled clock; a multiply-add is two operations."""

@@ -10,7 +10,7 @@ from types import TracebackType
 from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
 from cerebras_contract.run_directory import StageResult
 from cerebras_contract.states import StageKind
-from cerebras_pytorch.capture.stacks import place_of_traceback
+from cerebras_pytorch.capture.stacks import first_line, place_of_traceback
 from cerebras_pytorch.endings import RunStopped
 from cerebras_pytorch.memory import is_out_of_memory
 
@@ -33,8 +33,8 @@ def known_failure(error: BaseException, stage: StageKind | None) -> ReportedErro
         code, message = ErrorCode.RUN_DISK_FULL, f"the run cannot write any more: {which}{error.strerror}"
         advice = "Checkpoints that were saved before are as they were. Make room, then go on from the last one."
     elif is_out_of_memory(error) and stage is not StageKind.COMPILE:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        code, message = ErrorCode.RUN_OUT_OF_MEMORY, f"the run asked for more memory than there is: {first}"
+        code = ErrorCode.RUN_OUT_OF_MEMORY
+        message = f"the run asked for more memory than there is: {first_line(error)}"
         advice = (
             "Run on a machine with more memory, or add swap; or make the batch or the model smaller. Keep no tensor of"
             " one step for later: its whole graph stays in memory (append loss.item(), not loss)."

@@ -3,7 +3,6 @@
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import torch
 from pydantic import JsonValue
@@ -14,7 +13,7 @@ from torch.optim import Optimizer
 from cerebras_contract.configuration import RunConfiguration, compile_time_digest
 from cerebras_contract.digests import sha256_of_file, sha256_of_json
 from cerebras_contract.systems import load_system
-from cerebras_pytorch.capture.batch import Batch, flat_tensors
+from cerebras_pytorch.capture.batch import Batch, specs_of
 from cerebras_pytorch.capture.optimizer import constants_of
 from cerebras_pytorch.capture.step import modules_in_eval_mode
 from cerebras_pytorch.nn import bare_module
@@ -36,8 +35,8 @@ def ingredients_of(
     system = load_system(options.system)
     return {
         "batch size": batch.size,
-        "inputs": _specs(batch.inputs),
-        "targets": _specs(batch.target),
+        "inputs": [*map(str, specs_of(batch.inputs))],
+        "targets": [*map(str, specs_of(batch.target))],
         "model": _digest_of_module(model),
         "criterion": _digest_of_module(criterion),
         "modules in eval mode": [*modules_in_eval_mode(model)] if model.training else [],
@@ -90,10 +89,6 @@ def _change(name: str, old: JsonValue, new: JsonValue) -> str:
 
 def _is_digest(value: JsonValue) -> bool:
     return isinstance(value, str) and len(value) == 64
-
-
-def _specs(tree: Any) -> list[JsonValue]:
-    return [str(tensor_spec(str(number), tensor)) for number, tensor in enumerate(flat_tensors(tree))]
 
 
 def _digest_of_module(module: nn.Module) -> str:

@@ -17,11 +17,19 @@ from types import FrameType
 
 from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
 from cerebras_contract.run_directory import StageResult
-from cerebras_pytorch.capture.stacks import essential, is_users_code, shown, stack_of, stack_of_traceback, stack_text
+from cerebras_pytorch.capture.stacks import (
+    essential,
+    first_line,
+    is_users_code,
+    stack_of,
+    stack_of_traceback,
+    stack_text,
+)
 from cerebras_pytorch.log import logger
 from cerebras_pytorch.memory import free_bytes, is_out_of_memory, used_bytes
 from cerebras_pytorch.process import Process
 from cerebras_pytorch.settings import GIBIBYTE, RunSettings
+from cerebras_wafer.compiler.frontends.places import shown
 from cerebras_wafer.errors import CompileError
 
 LOOK_SECONDS = 0.05
@@ -172,9 +180,8 @@ class MemoryLimit:
 
     def refused(self, error: BaseException) -> ErrorReport:
         """The report of an allocation that the system has refused."""
-        message = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         stack = stack_of_traceback(error.__traceback__)
-        return self._report(f"the compile asked for more memory than there is: {message}", stack)
+        return self._report(f"the compile asked for more memory than there is: {first_line(error)}", stack)
 
     def _report(self, message: str, stack: list[FrameSummary]) -> ErrorReport:
         return report_with_stack(

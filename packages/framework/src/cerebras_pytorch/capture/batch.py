@@ -1,6 +1,6 @@
 """How a batch is divided: what the model takes, and what the criterion compares its outputs with."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from cerebras_contract.artifacts import TensorSpec
 from cerebras_contract.errors import ErrorCode
+from cerebras_wafer.compiler.frontends.training_step import tensor_spec
 from cerebras_wafer.errors import CompileError
 
 
@@ -44,6 +46,16 @@ def divide(batch: Any) -> Batch:
 def flat_tensors(tree: Any) -> list[Tensor]:
     """The tensors of a nested structure, in a fixed order."""
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def specs_of(tree: Any) -> list[TensorSpec]:
+    """Shape and dtype of each tensor of a nested structure; they are named by their number."""
+    return [tensor_spec(str(number), tensor) for number, tensor in enumerate(flat_tensors(tree))]
+
+
+def described(specs: Iterable[TensorSpec]) -> str:
+    """`float32[64, 1, 28, 28], int64[64]`."""
+    return ", ".join(f"{spec.dtype}{spec.shape}" for spec in specs)
 
 
 def _bad_batch(message: str) -> CompileError:

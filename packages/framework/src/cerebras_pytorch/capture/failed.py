@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from cerebras_contract.errors import ErrorCode, FaultReport
 from cerebras_pytorch.capture.stacks import (
+    first_line,
     is_users,
     module_of_frame,
     place_of_frame,
@@ -126,8 +127,7 @@ def _of_model(
 
 def _reason(error: Exception) -> str:
     """The first line of a message, in terms of what the user has: there, tensors are no fakes."""
-    first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return first.strip().replace("FakeTensor", "Tensor")
+    return first_line(error).replace("FakeTensor", "Tensor")
 
 
 def _innermost(trace: TracebackType | None) -> FrameType | None:

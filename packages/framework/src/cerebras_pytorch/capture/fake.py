@@ -20,7 +20,7 @@ from cerebras_wafer.errors import CompileError
 
 @contextmanager
 def fake_mode() -> Iterator[FakeTensorMode]:
-    """The mode in which everything inside is traced, so that graphs of several traces can be joined.
+    """The mode in which everything inside is traced, so that one trace can take what another gave.
 
     The arguments are those that torch.export would choose for a mode of its own. Where the script made another
     device than the CPU the default, factory functions inside still make tensors of the CPU.
@@ -74,16 +74,11 @@ def fake_like(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
 
 
-def has_values(module: nn.Module) -> bool:
-    """Whether no parameter or buffer is on the meta device."""
-    return not any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers()))
-
-
 def refuse_without_values(module: nn.Module) -> None:
     """Raise `ReportedError` where a module cannot be executed because its tensors have no values."""
-    if has_values(module):
-        return
     names = [name for name, t in (*module.named_parameters(), *module.named_buffers()) if t.is_meta]
+    if not names:
+        return
     raise ReportedError(
         ErrorReport(
             code=ErrorCode.RUN_NO_VALUES,

@@ -26,6 +26,7 @@ from torch.utils.checkpoint import CheckpointFunction
 from cerebras_contract.errors import ErrorCode, FaultReport
 from cerebras_pytorch.capture.failed import failure_of
 from cerebras_pytorch.capture.stacks import TORCH_FOLDER, is_users, module_of_frame, place_of_frame, place_of_traceback
+from cerebras_wafer.compiler.frontends.places import operation_name
 from cerebras_wafer.compiler.passes.refuse import (
     CONTROL_FLOW,
     CONTROL_FLOW_REFUSAL,
@@ -33,7 +34,6 @@ from cerebras_wafer.compiler.passes.refuse import (
     VALUE_READ,
     Refusal,
     fault_of,
-    operation_name,
     refusal_of,
 )
 from cerebras_wafer.errors import CompileError

@@ -14,6 +14,7 @@ from torch import nn
 
 import cerebras_pytorch
 import cerebras_wafer
+from cerebras_wafer.compiler.frontends.places import shown
 from cerebras_wafer.errors import CompileError
 
 TORCH_FOLDER = f"{Path(torch.__file__).parent}/"
@@ -26,11 +27,6 @@ Place = tuple[str, int]
 def is_users(file: str) -> bool:
     """Whether a source file is neither PyTorch's nor ours."""
     return file[:1] != "<" and not file.startswith(NOT_THE_USERS)
-
-
-def shown(file: str) -> str:
-    """A file under the working directory goes by its name from there."""
-    return file.removeprefix(f"{Path.cwd()}/")
 
 
 def place_of_frame(frame: FrameType | None) -> Place | None:
@@ -114,3 +110,8 @@ def stack_text(frames: list[traceback.FrameSummary]) -> str:
     return "\n".join(
         f"  {shown(one.filename)}:{one.lineno} in {one.name}" + (f": {one.line}" if one.line else "") for one in frames
     )
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an exception says that says something, else its type."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -11,7 +11,7 @@ from torch._subclasses import FakeTensorMode
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from cerebras_pytorch.capture.batch import Batch, flat_tensors
+from cerebras_pytorch.capture.batch import Batch, specs_of
 from cerebras_pytorch.capture.fake import fake_mode, values_on_the_cpu
 from cerebras_pytorch.capture.functional import Traced, trace
 from cerebras_pytorch.capture.optimizer import (
@@ -77,9 +77,9 @@ def _capture_on_the_wafer(
         parameters=tuple(tensor_spec(*named) for named in model.named_parameters(remove_duplicate=False)),
         trained=tuple(slot.name for slot in slots),
         buffers=tuple(tensor_spec(*named) for named in model.named_buffers(remove_duplicate=False)),
-        inputs=tuple(tensor_spec(str(n), tensor) for n, tensor in enumerate(flat_tensors(batch.inputs))),
-        targets=tuple(tensor_spec(str(n), tensor) for n, tensor in enumerate(flat_tensors(batch.target))),
-        outputs=tuple(tensor_spec(str(n), tensor) for n, tensor in enumerate(outputs)),
+        inputs=tuple(specs_of(batch.inputs)),
+        targets=tuple(specs_of(batch.target)),
+        outputs=tuple(specs_of(outputs)),
         optimizer=optimizer_spec(optimizer, slots),
         state_elements=state_elements(optimizer, slots),
         tied=tied_names(model, trained),

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from cerebras_contract.checkpoints import TRAINING_FILE, CheckpointManifest
 from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
+from cerebras_pytorch.capture.stacks import first_line
 from cerebras_pytorch.checkpoints.read import check_digests, read_manifest, state_dict
 from cerebras_pytorch.checkpoints.save import Snapshot, write_checkpoint
 from cerebras_pytorch.checkpoints.tensor_file import TensorFileError, read_tensors, tensor_checksum
@@ -86,8 +87,7 @@ def _plain_state_dict(path: Path) -> dict[str, Tensor]:
     try:
         content = torch.load(path, weights_only=True, map_location="cpu")
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise _no_state_dict(path, f"cannot be read as a state dict: {first_line}") from None
+        raise _no_state_dict(path, f"cannot be read as a state dict: {first_line(error)}") from None
     if not isinstance(content, dict):
         raise _no_state_dict(path, f"holds a {type(content).__name__}, not a state dict")
     for name, value in content.items():

@@ -5,8 +5,7 @@ from typing import Any
 
 from cerebras_contract.artifacts import Manifest, TensorSpec
 from cerebras_contract.errors import ErrorCode
-from cerebras_pytorch.capture.batch import divide, flat_tensors
-from cerebras_wafer.compiler.frontends.training_step import tensor_spec
+from cerebras_pytorch.capture.batch import described, divide, specs_of
 from cerebras_wafer.errors import CompileError
 
 
@@ -24,7 +23,7 @@ def full_batches(
         if smaller and (leftovers == 1 or len(smaller) > leftovers):
             raise _not_the_last(*smaller[-1], manifest.batch_size)
         divided = divide(batch)
-        inputs, targets = _specs(divided.inputs), _specs(divided.target)
+        inputs, targets = specs_of(divided.inputs), specs_of(divided.target)
         if inputs == manifest.inputs and targets == manifest.targets:
             yield batch
         elif _is_smaller(inputs, manifest):
@@ -34,10 +33,6 @@ def full_batches(
             raise _changed(number, "inputs", inputs, manifest.inputs)
         else:
             raise _changed(number, "targets", targets, manifest.targets)
-
-
-def _specs(tree: Any) -> list[TensorSpec]:
-    return [tensor_spec(str(number), tensor) for number, tensor in enumerate(flat_tensors(tree))]
 
 
 def _is_smaller(inputs: list[TensorSpec], manifest: Manifest) -> bool:
@@ -59,13 +54,8 @@ def _not_the_last(number: int, samples: int, batch_size: int) -> CompileError:
 
 def _changed(number: int, which: str, given: list[TensorSpec], compiled: list[TensorSpec]) -> CompileError:
     return CompileError(
-        f"batch {number} of this epoch has {which} {_described(given)}: the model is compiled for"
-        f" {_described(compiled)}",
+        f"batch {number} of this epoch has {which} {described(given)}: the model is compiled for {described(compiled)}",
         code=ErrorCode.COMPILE_SHAPE_CHANGED,
         advice="Bring all samples to one shape in the dataset or its collate_fn: pad or cut texts to one length, images"
         " to one size.",
     )
-
-
-def _described(specs: list[TensorSpec]) -> str:
-    return ", ".join(f"{spec.dtype}{spec.shape}" for spec in specs)

@@ -9,11 +9,10 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.utils import _pytree as pytree
 
 from cerebras_contract.artifacts import Manifest, ProgramName, TensorSpec
-from cerebras_pytorch.capture.batch import flat_tensors
+from cerebras_pytorch.capture.batch import described, flat_tensors, specs_of
 from cerebras_pytorch.capture.step import modules_in_eval_mode
 from cerebras_pytorch.nn import bare_module
 from cerebras_pytorch.training.refused_batch import batch_refused
-from cerebras_wafer.compiler.frontends.training_step import tensor_spec
 from cerebras_wafer.errors import ArtifactMismatch
 from cerebras_wafer.simulator.clock import DeviceClock
 from cerebras_wafer.simulator.execute import Engine
@@ -110,7 +109,7 @@ class CompiledModel(nn.Module):
     def _check(self, inputs: list[Tensor], *, whole_batch: bool) -> None:
         """Raise `ArtifactMismatch` where inputs are not of the compiled names, shapes and dtypes."""
         expected = self._manifest.inputs
-        given = [tensor_spec(str(number), tensor) for number, tensor in enumerate(inputs)]
+        given = specs_of(inputs)
         if whole_batch and given == expected:
             return
         if (
@@ -120,7 +119,7 @@ class CompiledModel(nn.Module):
         ):
             return
         raise ArtifactMismatch(
-            f"the model was compiled for inputs {_describe(expected)}, not {_describe(given)}",
+            f"the model was compiled for inputs {described(expected)}, not {described(given)}",
             "Give it batches of the compiled shape, or compile for this one.",
         )
 
@@ -163,7 +162,3 @@ def _padded(tensor: Tensor, rows: int) -> Tensor:
 
 def _row(spec: TensorSpec) -> tuple[list[int], str]:
     return spec.shape[1:], spec.dtype
-
-
-def _describe(specs: list[TensorSpec]) -> str:
-    return ", ".join(f"{spec.dtype}{spec.shape}" for spec in specs)

@@ -1,6 +1,6 @@
 """Start training from the artifact: load it, check that it fits, and put it in the place of the user's parts."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from cerebras_contract.artifacts import Manifest, TensorSpec
 from cerebras_contract.states import StageKind
 from cerebras_contract.systems import load_system
-from cerebras_pytorch.capture.batch import Batch, flat_tensors
+from cerebras_pytorch.capture.batch import Batch, specs_of
 from cerebras_pytorch.capture.fake import refuse_without_values
 from cerebras_pytorch.capture.optimizer import constants_of
 from cerebras_pytorch.data.loader import DataLoader
@@ -86,7 +86,7 @@ def start_training(
 
 
 def _clock(artifact: Artifact, options: CompileOptions) -> DeviceClock:
-    half = options.precision.compute_dtype != "float32"
+    half = options.precision.compute_dtype.is_half
     return DeviceClock(artifact.plan, load_system(options.system), half_precision=half)
 
 
@@ -108,10 +108,10 @@ def _check(manifest: Manifest, parts: Parts) -> None:
     bare = bare_module(parts.model)
     optimizer = [{k: v for k, v in group.items() if k != "parameters"} for group in manifest.optimizer.groups]
     pairs = [
-        *_named("parameter", manifest.parameters, bare.named_parameters(remove_duplicate=False)),
-        *_named("buffer", manifest.buffers, bare.named_buffers(remove_duplicate=False)),
-        *_named("input", manifest.inputs, _numbered(parts.batch.inputs)),
-        *_named("target", manifest.targets, _numbered(parts.batch.target)),
+        *_named("parameter", manifest.parameters, _specs(bare.named_parameters(remove_duplicate=False))),
+        *_named("buffer", manifest.buffers, _specs(bare.named_buffers(remove_duplicate=False))),
+        *_named("input", manifest.inputs, specs_of(parts.batch.inputs)),
+        *_named("target", manifest.targets, specs_of(parts.batch.target)),
         ("optimizer", manifest.optimizer.name, type(parts.optimizer).__name__),
         ("hyperparameters of the optimizer", str(optimizer), str(constants_of(parts.optimizer))),
         ("precision", str(manifest.precision), str(parts.options.precision)),
@@ -129,12 +129,11 @@ def _check(manifest: Manifest, parts: Parts) -> None:
         )
 
 
-def _numbered(tree: object) -> Iterator[tuple[str, Tensor]]:
-    return ((str(number), tensor) for number, tensor in enumerate(flat_tensors(tree)))
+def _specs(named: Iterable[tuple[str, Tensor]]) -> list[TensorSpec]:
+    return [tensor_spec(name, tensor) for name, tensor in named]
 
 
-def _named(kind: str, compiled: list[TensorSpec], running: Iterable[tuple[str, Tensor]]) -> list[tuple[str, str, str]]:
+def _named(kind: str, compiled: list[TensorSpec], running: list[TensorSpec]) -> list[tuple[str, str, str]]:
     """Pairs of descriptions by name; a name that only one side has is paired with `none`."""
-    before = {spec.name: str(spec) for spec in compiled}
-    now = {name: str(tensor_spec(name, tensor)) for name, tensor in running}
+    before, now = ({spec.name: str(spec) for spec in side} for side in (compiled, running))
     return [(kind, before.get(name, "none"), now.get(name, "none")) for name in dict.fromkeys([*before, *now])]

@@ -110,8 +110,7 @@ def constants_for(system: SystemSpec, half_precision: bool = True) -> Constants:
     """The constants of a system. Rates of multiply-adds scale with the peak of a PE, in single precision too."""
     base = calibrated_system(system)
     constants = calibration(base).constants
-    peak = system.half_multiply_adds_per_cycle if half_precision else system.single_multiply_adds_per_cycle
-    scale = peak / _half_rate(base)
+    scale = system.multiply_adds_per_cycle(half_precision) / _half_rate(base)
     return replace(
         constants,
         multiply_adds_per_cycle=constants.multiply_adds_per_cycle * scale,

@@ -6,9 +6,10 @@ one PE, and streams run at the rate of the system's link: neither is fitted.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from cerebras_contract.plans import Plan
 from cerebras_contract.systems import SystemSpec
 from cerebras_wafer.hardware.work import WorkClass
 from cerebras_wafer.hardware.workload import LayerWork, Work, Workload
@@ -215,13 +216,30 @@ def feasible_micro_batches(workload: Workload, batch: int, machine: Machine) -> 
     return [number for number in divisors(batch) if residency(workload, number, machine).fits] or [1]
 
 
+def step_seconds_by_micro_batch(
+    workload: Workload, batch: int, micro_batches: Iterable[int], machine: Machine
+) -> dict[int, float]:
+    """What a step takes with each micro-batch, in their order."""
+    return {number: step_time(workload, batch, number, machine).total for number in micro_batches}
+
+
+def fastest(seconds: Mapping[int, float]) -> int:
+    """The micro-batch of the shortest step, the first of equals."""
+    return min(seconds, key=lambda number: seconds[number])
+
+
 def best_micro_batch(workload: Workload, batch: int, machine: Machine) -> int:
     """The fastest of the feasible ones, the largest of equals."""
     feasible = feasible_micro_batches(workload, batch, machine)
-    return min(feasible, key=lambda number: step_time(workload, batch, number, machine).total)
+    return fastest(step_seconds_by_micro_batch(workload, batch, feasible, machine))
 
 
 def peak_multiply_adds_per_second(system: SystemSpec, half_precision: bool) -> float:
     """Dense peak of the usable fabric at the modelled clock."""
-    per_cycle = system.half_multiply_adds_per_cycle if half_precision else system.single_multiply_adds_per_cycle
-    return system.pe_cycles_per_second * per_cycle
+    return system.pe_cycles_per_second * system.multiply_adds_per_cycle(half_precision)
+
+
+def utilization(plan: Plan, system: SystemSpec, half_precision: bool) -> float:
+    """The dense peak's fraction that a step of one system reaches, all its waiting included."""
+    multiply_adds = plan.micro_batches_per_step * sum(kernel.multiply_adds for kernel in plan.kernels)
+    return multiply_adds / plan.step_seconds / peak_multiply_adds_per_second(system, half_precision)

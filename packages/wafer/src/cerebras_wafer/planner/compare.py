@@ -13,7 +13,7 @@ from cerebras_wafer.compiler.ir.scale import scaled
 from cerebras_wafer.compiler.passes.schedule import LAYER_EXCEEDS_WAFER
 from cerebras_wafer.compiler.planning import plan_graph
 from cerebras_wafer.errors import CompileError
-from cerebras_wafer.hardware.costs import peak_multiply_adds_per_second
+from cerebras_wafer.hardware.costs import utilization
 from cerebras_wafer.planner.options import PlanChoices
 
 SECONDS_AN_HOUR = 3600
@@ -114,17 +114,10 @@ def _row(plan: Plan, options: CompileOptions, system: SystemSpec, max_steps: int
         reason=plan.mode_reason,
         micro_batch=plan.micro_batch,
         samples_per_second=plan.samples_per_second,
-        utilization=_utilization(plan, options, system),
+        utilization=utilization(plan, system, options.precision.compute_dtype.is_half),
         bound=plan.bound,
         step_seconds=plan.step_seconds,
         system_hours=hours and hours * plan.num_csx,
         calibrated=plan.trust.calibrated,
         error_band=plan.trust.worst_error,
     )
-
-
-def _utilization(plan: Plan, options: CompileOptions, system: SystemSpec) -> float:
-    """Of the dense peak of one system, over the step, as in the report."""
-    peak = peak_multiply_adds_per_second(system, options.precision.compute_dtype != "float32")
-    multiply_adds = sum(kernel.multiply_adds for kernel in plan.kernels) * plan.micro_batches_per_step
-    return multiply_adds / plan.step_seconds / peak

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from cerebras_contract.plans import Bound, LayerPlan, Plan
 from cerebras_contract.systems import SystemSpec
-from cerebras_wafer.hardware.costs import peak_multiply_adds_per_second
+from cerebras_wafer.hardware.costs import utilization
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,11 @@ def step_counters(plan: Plan, system: SystemSpec, *, half_precision: bool) -> St
     if plan.regions:  # the pipeline fills and drains
         slowest = max(region.cycles for region in plan.regions)
         stalled[Bound.OVERHEAD] += max(0, plan.step_cycles - sum(stalled.values()) - slowest * plan.batch_size)
-    peak = peak_multiply_adds_per_second(system, half_precision) * plan.step_seconds
     return StepCounters(
         cycles=plan.step_cycles,
         compute_cycles=plan.step_cycles - sum(stalled.values()),
         stalled_cycles={bound: cycles for bound, cycles in stalled.items() if cycles},
-        utilization=times * sum(kernel.multiply_adds for kernel in plan.kernels) / peak,
+        utilization=utilization(plan, system, half_precision),
         peak_sram_bytes_per_pe=plan.memory.peak_sram_bytes_per_pe,
         fabric_bytes=times * sum(kernel.fabric_bytes for kernel in plan.kernels),
         off_wafer_bytes=times * sum(kernel.off_wafer_bytes for kernel in plan.kernels),

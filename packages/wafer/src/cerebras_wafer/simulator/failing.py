@@ -8,6 +8,7 @@ from torch import Tensor, fx
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
+from cerebras_wafer.compiler.frontends.places import operation_name
 from cerebras_wafer.compiler.frontends.training_step import dtype_name
 
 
@@ -55,7 +56,7 @@ def failed_program(program: GraphModule, arguments: Sequence[Tensor], error: Exc
         if find.failed is not None:
             node, operands = find.failed
             custom = node.meta.get("custom") or {}
-            failure.operation = ".".join(str(node.target).split(".")[:2])
+            failure.operation = operation_name(node.target)
             failure.operands = ", ".join(_described(operand) for operand in operands)
             failure.module, failure.source = custom.get("module") or None, custom.get("source")
     return failure

@@ -14,6 +14,8 @@ from torch import Tensor, fx
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
+from cerebras_wafer.compiler.frontends.places import operation_name
+
 FILLS = frozenset({"full", "full_like", "fill", "scalar_tensor", "masked_fill", "where", "constant_pad_nd"})
 
 
@@ -95,7 +97,9 @@ def _described(node: Node, seen: _Seen, program: GraphModule, roles: Sequence[st
     # An operation that the compiler put in, as a rounding, is where its operand is.
     places = [one.meta.get("custom") for one in (node, *node.all_input_nodes)]
     custom: dict[str, str] = next((place for place in places if place), {})
-    return NonFinite(kind, _name(node), module=custom.get("module") or None, source=custom.get("source"))
+    return NonFinite(
+        kind, operation_name(node.target), module=custom.get("module") or None, source=custom.get("source")
+    )
 
 
 def _look(result: Any) -> tuple[bool, bool]:
@@ -105,10 +109,4 @@ def _look(result: Any) -> tuple[bool, bool]:
 
 
 def _is_fill(node: Node) -> bool:
-    return node.op == "get_attr" or _name(node).rpartition(".")[2] in FILLS
-
-
-def _name(node: Node) -> str:
-    """`aten.log`, without the overload."""
-    target = node.target
-    return ".".join(str(target).split(".")[:2]) if isinstance(target, torch._ops.OpOverload) else str(target)
+    return node.op == "get_attr" or operation_name(node.target).rpartition(".")[2] in FILLS

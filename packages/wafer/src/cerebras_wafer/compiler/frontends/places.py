@@ -1,11 +1,19 @@
-"""Where an operation comes from: the user's module, file and line."""
+"""What an operation is called, and where it comes from: the user's module, file and line."""
 
 from pathlib import Path
 
 import torch
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import Node
 
 TORCH_FOLDER = str(Path(torch.__file__).parent)
+
+
+def operation_name(target: object) -> str:
+    """`aten.nonzero` for an operation; a name for anything else that is called in a graph."""
+    if isinstance(target, OpOverload):
+        return target._schema.name.replace("::", ".")
+    return f"torch.{target.__name__}" if isinstance(target, HigherOrderOperator) else str(target)
 
 
 def module_path(node: Node) -> str:
@@ -25,8 +33,12 @@ def source_line(node: Node) -> tuple[str, int] | None:
     if not users:
         return None
     file, line, *_ = users[-1].removeprefix('File "').split('", line ')
-    folder = f"{Path.cwd()}/"
-    return file.removeprefix(folder), int(line.split(",")[0])
+    return shown(file), int(line.split(",")[0])
+
+
+def shown(file: str) -> str:
+    """A file under the working directory goes by its name from there."""
+    return file.removeprefix(f"{Path.cwd()}/")
 
 
 def place_text(node: Node) -> str | None:

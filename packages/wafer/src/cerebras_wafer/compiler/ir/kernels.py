@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from cerebras_contract.artifacts import ComputeFormat
 from cerebras_contract.plans import Phase
 from cerebras_wafer.hardware.work import WorkClass
 
@@ -109,6 +110,15 @@ class KernelGraph:
 
     def of(self, phase: Phase) -> list[Kernel]:
         return self._by_phase.get(phase, [])
+
+    @property
+    def compute_format(self) -> ComputeFormat:
+        return ComputeFormat(self.compute_dtype)
+
+    @property
+    def value_bytes(self) -> int:
+        """Width of a value in the compute type."""
+        return self.compute_format.layout.size_bytes
 
     @property
     def own_weights(self) -> tuple[Weight, ...]:

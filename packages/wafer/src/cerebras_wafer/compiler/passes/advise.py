@@ -76,7 +76,7 @@ def _unaligned(kernel: Kernel) -> Iterator[_Unaligned]:
 
 
 def _precision(kernels: list[Kernel], options: CompileOptions, system: SystemSpec) -> Iterator[PlanWarning]:
-    if options.precision.compute_dtype != "float32":
+    if options.precision.compute_dtype.is_half:
         return
     yield _warning(
         "float32_multiply_adds",

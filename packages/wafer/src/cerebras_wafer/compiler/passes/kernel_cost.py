@@ -4,7 +4,7 @@ import math
 from functools import cached_property
 
 from cerebras_contract.plans import Bound, KernelPlan, Phase
-from cerebras_wafer.compiler.ir.kernels import Kernel, KernelGraph, KernelKind
+from cerebras_wafer.compiler.ir.kernels import HEAVY_KINDS, Kernel, KernelGraph, KernelKind
 from cerebras_wafer.compiler.passes.layers import Layer, modules_with_weights, work_of
 from cerebras_wafer.hardware.collectives import best_reduce_cycles, broadcast_2d_cycles
 from cerebras_wafer.hardware.costs import Machine, peak_multiply_adds_per_second
@@ -13,7 +13,6 @@ from cerebras_wafer.hardware.workload import Work
 WORD_BYTES = 4  # a link carries a 32-bit word a cycle
 SUM_BYTES = 8  # of a row that is normalised: its sum and its sum of squares
 _REDUCING = frozenset({KernelKind.NORM, KernelKind.SOFTMAX, KernelKind.REDUCTION, KernelKind.LOSS})
-_MULTIPLYING = frozenset({KernelKind.MATMUL, KernelKind.CONV2D, KernelKind.ATTENTION})
 
 
 class KernelCosts:
@@ -121,7 +120,7 @@ class KernelCosts:
         elementwise work moves nothing.
         """
         result = kernel.output_bytes * self._share_of(kernel)
-        if kernel.kind in _MULTIPLYING:
+        if kernel.kind in HEAVY_KINDS:
             return round((self._weight_bytes(kernel) or self._read_bytes(kernel) / 2) + result)
         if kernel.kind in _REDUCING:
             elements = kernel.elements * self._share_of(kernel)
@@ -132,7 +131,7 @@ class KernelCosts:
         """Cycles of the broadcast and the reduction of a product on an empty fabric: each row of PEs reduces its
         share of the result. Where these exceed its compute the kernel is bound by the fabric; they are not added,
         since a layer's fixed time was fitted with them inside."""
-        if kernel.kind not in _MULTIPLYING:
+        if kernel.kind not in HEAVY_KINDS:
             return 0
         system = self._machine.system
         result = kernel.output_bytes * self._share_of(kernel) / WORD_BYTES

@@ -13,7 +13,7 @@ from torch.fx import Node
 from cerebras_contract.artifacts import ComputeFormat, ProgramName
 from cerebras_contract.plans import Phase
 from cerebras_wafer.compiler.frontends.flat import output_nodes
-from cerebras_wafer.compiler.frontends.places import module_path, place_text
+from cerebras_wafer.compiler.frontends.places import module_path, operation_name, place_text
 from cerebras_wafer.compiler.frontends.training_step import Program, WaferStep, dtype_name
 from cerebras_wafer.compiler.ir.kernels import (
     HEAVY_KINDS,
@@ -179,7 +179,7 @@ def _kernel(
         phase=phase,
         module=group.module,
         source=next((place for node in group.nodes if (place := place_text(node))), None),
-        operations=tuple(_full_name(node) for node in group.nodes if not node.meta.get("rounding")),
+        operations=tuple(operation_name(node.target) for node in group.nodes if not node.meta.get("rounding")),
         reads=tuple(read for read in reads if read is not None),
         shape=shape_of(last),
         dtype=_dtype(last),
@@ -296,11 +296,6 @@ def _kind(node: Node) -> KernelKind:
     if cover is None:
         raise CompilerBug(f"{node.target} passed the check of what is covered, and nothing covers it")
     return cover.kind
-
-
-def _full_name(node: Node) -> str:
-    assert isinstance(node.target, OpOverload)
-    return node.target._schema.name.replace("::", ".")
 
 
 def _dtype(node: Node) -> str:

@@ -2,7 +2,14 @@
 
 from cerebras_contract.plans import CandidatePlan
 from cerebras_wafer.errors import CompileError
-from cerebras_wafer.hardware.costs import Machine, divisors, feasible_micro_batches, residency, step_time
+from cerebras_wafer.hardware.costs import (
+    Machine,
+    divisors,
+    fastest,
+    feasible_micro_batches,
+    residency,
+    step_seconds_by_micro_batch,
+)
 from cerebras_wafer.hardware.workload import Workload
 
 
@@ -29,8 +36,8 @@ def choose_micro_batch(
         tried = [wanted]
     else:
         tried = feasible_micro_batches(workload, batch, machine)
-    seconds = {number: step_time(workload, batch, number, machine).total for number in tried}
-    chosen = min(tried, key=lambda number: seconds[number])
+    seconds = step_seconds_by_micro_batch(workload, batch, tried, machine)
+    chosen = fastest(seconds)
     return chosen, [_candidate(workload, batch, number, seconds[number], chosen, machine) for number in tried]
 
 

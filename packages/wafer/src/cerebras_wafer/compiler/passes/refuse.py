@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from cerebras_contract.artifacts import ProgramName
 from cerebras_contract.errors import ErrorCode, FaultReport
-from cerebras_wafer.compiler.frontends.places import module_path, source_line
+from cerebras_wafer.compiler.frontends.places import module_path, operation_name, source_line
 from cerebras_wafer.compiler.frontends.training_step import Program
 from cerebras_wafer.compiler.passes.operations import base_name, covered_by
 from cerebras_wafer.errors import CompileError
@@ -192,13 +192,6 @@ def refusal_of(operation: OpOverload, arguments: Sequence[Any]) -> Refusal | Non
     if is_dynamic:
         return _ANY_DYNAMIC
     return _LINEAR_ALGEBRA if name.startswith("linalg_") else _ANY_OTHER
-
-
-def operation_name(target: object) -> str:
-    """`aten.nonzero` for an operation; a name for anything else that is called in a graph."""
-    if isinstance(target, OpOverload):
-        return target._schema.name.replace("::", ".")
-    return f"torch.{target.__name__}" if isinstance(target, HigherOrderOperator) else str(target)
 
 
 def _refusal_of_node(node: Node) -> Refusal | None:

@@ -36,8 +36,9 @@ REASON = "one layer at a time: models of any size fit"
 
 def machine_for(options: CompileOptions, system: SystemSpec) -> Machine:
     """The system as the cost model sees it, with these options."""
-    half = options.precision.compute_dtype != "float32"
-    return Machine(system, constants_for(system, half), value_bytes=2 if half else 4, num_csx=options.num_csx)
+    compute = options.precision.compute_dtype
+    constants = constants_for(system, compute.is_half)
+    return Machine(system, constants, value_bytes=compute.layout.size_bytes, num_csx=options.num_csx)
 
 
 def schedule(graph: KernelGraph, options: CompileOptions, system: SystemSpec) -> Plan:

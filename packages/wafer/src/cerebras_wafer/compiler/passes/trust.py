@@ -75,7 +75,7 @@ def _faults(
         faults.append(f"no rate of this kind of model ({family}) was published, only of transformers")
     if system.name not in CALIBRATED_SYSTEMS:
         faults.append(f"no rate of {system.name} was published; its constants are scaled from {base.system}")
-    if options.precision.compute_dtype == "float32":
+    if not options.precision.compute_dtype.is_half:
         faults.append("every published rate is of 16-bit values, this is float32")
     if family == TRANSFORMER:
         faults += _outside(graph, options, base)

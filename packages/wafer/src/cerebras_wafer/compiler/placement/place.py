@@ -34,7 +34,7 @@ def place(graph: KernelGraph, options: CompileOptions, system: SystemSpec, mode_
             advice="Set num_csx to 1, or execution_mode to weight_streaming, which runs on any number of systems.",
         )
     constants = load_constants()
-    value_bytes = 4 if graph.compute_dtype == "float32" else 2
+    value_bytes = graph.value_bytes
     placed = place_stages(
         stage_graph(graph, system, constants),
         system,

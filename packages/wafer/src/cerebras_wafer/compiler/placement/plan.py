@@ -97,7 +97,7 @@ def trust(graph: KernelGraph, system: SystemSpec, constants: PipelinedConstants)
         for reason, holds in (
             ("no transformer", not transformer),
             (f"on {system.name}", system.name != CALIBRATED_SYSTEM),
-            ("in float32", graph.compute_dtype == "float32"),
+            ("in float32", not graph.compute_format.is_half),
         )
         if holds
     ]
@@ -136,7 +136,7 @@ def _kernels(graph: KernelGraph, placed: Placed, system: SystemSpec) -> list[Ker
             readers.setdefault(name, set()).add(number_of.get(kernel.name, -1))
     first = next((number_of[kernel.name] for kernel in graph.of(Phase.FORWARD) if kernel.parameters), 0)
     weights = {weight.name: math.prod(weight.shape) for weight in graph.weights}
-    inputs = input_bytes_by_kernel(graph, 4 if graph.compute_dtype == "float32" else 2)
+    inputs = input_bytes_by_kernel(graph, graph.value_bytes)
     found = []
     for kernel in graph.kernels:
         number = number_of.get(kernel.name, first)
@@ -159,7 +159,7 @@ def _kernel(
 ) -> KernelPlan:
     """`leaves`: another stage reads its result. `weights` has the elements of each weight, `peak` multiply-adds of a
     PE and cycle."""
-    area, width = placed.areas[number], 4 if graph.compute_dtype == "float32" else 2
+    area, width = placed.areas[number], graph.value_bytes
     updates = kernel.phase == Phase.UPDATE
     multiply_adds = kernel.multiply_adds // graph.batch_size
     output = 0 if updates else kernel.output_bytes // graph.batch_size
@@ -241,7 +241,7 @@ def _step_cycles(batch_size: int, placed: Placed, rate: float, *, backward: bool
 
 def _memory(graph: KernelGraph, placed: Placed, system: SystemSpec) -> MemoryEstimate:
     """Bytes on the wafer; a weight in 16 bits has a master copy in float32 beside it."""
-    width = 4 if graph.compute_dtype == "float32" else 2
+    width = graph.value_bytes
     read = {name for kernel in graph.kernels for name in kernel.parameters}
     weights = [weight for weight in graph.weights if weight.name in read]
     trained = sum(math.prod(weight.shape) for weight in weights if weight.trained)
@@ -260,5 +260,4 @@ def _memory(graph: KernelGraph, placed: Placed, system: SystemSpec) -> MemoryEst
 
 def _peak(graph: KernelGraph, system: SystemSpec) -> float:
     """Multiply-adds a cycle of one PE."""
-    single, half = system.single_multiply_adds_per_cycle, system.half_multiply_adds_per_cycle
-    return single if graph.compute_dtype == "float32" else half
+    return system.multiply_adds_per_cycle(graph.compute_format.is_half)

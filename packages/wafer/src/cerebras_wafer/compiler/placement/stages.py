@@ -81,7 +81,7 @@ def stage_graph(graph: KernelGraph, system: SystemSpec, constants: PipelinedCons
     resident = resident_bytes(graph, [kernels for _, kernels in members], constants)
     stages = []
     for (name, kernels), held in zip(members, resident, strict=True):
-        cycles = stage_pe_cycles(kernels, system, graph.compute_dtype != "float32", constants)
+        cycles = stage_pe_cycles(kernels, system, graph.compute_format.is_half, constants)
         per_sample = {kernel.name: cycles[kernel.name] / graph.batch_size for kernel in kernels}
         forward = sum(per_sample[kernel.name] for kernel in kernels if kernel.phase == Phase.FORWARD)
         stages.append(
@@ -162,7 +162,7 @@ def resident_bytes(graph: KernelGraph, members: Iterable[list[Kernel]], constant
     A weight that several stages read lives where most is multiplied with it; the others hold a copy to compute
     with and a gradient to send there. Where a weight is multiplied, it takes `resident_factor` times its bytes.
     """
-    width = 4 if graph.compute_dtype == "float32" else 2
+    width = graph.value_bytes
     use: dict[str, dict[int, int]] = {}
     held: list[float] = []
     for number, kernels in enumerate(members):

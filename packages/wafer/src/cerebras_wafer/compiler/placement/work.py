@@ -22,8 +22,7 @@ def stage_pe_cycles(
     taking them away (fans, adapters, conversions of layout) at two sides of their rectangle; a third in forward.
     """
     kernels = list(kernels)
-    peak = system.half_multiply_adds_per_cycle if half else system.single_multiply_adds_per_cycle
-    rate = constants.multiply_adds_per_cycle(peak)
+    rate = constants.multiply_adds_per_cycle(system.multiply_adds_per_cycle(half))
     found = {kernel.name: _own_pe_cycles(kernel, rate) for kernel in kernels}
     adapters = {kernel.name: _adapter_pe_cycles(kernel, constants) for kernel in kernels}
     backward = [kernel for kernel in kernels if kernel.phase == Phase.BACKWARD and kernel.kind in HEAVY_KINDS]

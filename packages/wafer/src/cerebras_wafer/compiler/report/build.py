@@ -9,14 +9,13 @@ from cerebras_contract.systems import SystemSpec
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions
 from cerebras_wafer.compiler.ir.kernels import KernelGraph
 from cerebras_wafer.compiler.placement.inputs import input_bytes
-from cerebras_wafer.hardware.costs import peak_multiply_adds_per_second
+from cerebras_wafer.hardware.costs import peak_multiply_adds_per_second, utilization
 
 
 def build_report(key: str, plan: Plan, graph: KernelGraph, options: CompileOptions, system: SystemSpec) -> Report:
     """Rates are samples a second of device time; utilization is a fraction of the dense peak."""
-    half = options.precision.compute_dtype != "float32"
+    half = options.precision.compute_dtype.is_half
     peak = peak_multiply_adds_per_second(system, half)
-    multiply_adds = sum(kernel.multiply_adds for kernel in plan.kernels) * plan.micro_batches_per_step
     kernels_of: dict[str, list[KernelPlan]] = defaultdict(list)
     for kernel in plan.kernels:
         if kernel.phase != Phase.UPDATE:
@@ -36,7 +35,7 @@ def build_report(key: str, plan: Plan, graph: KernelGraph, options: CompileOptio
         transmission_samples_per_second=_rate(plan, _transmission_cycles(plan, graph, system)),
         active_pes=round(plan.fill * system.processing_elements),
         total_pes=system.processing_elements,
-        compute_utilization=multiply_adds / plan.step_seconds / peak,
+        compute_utilization=utilization(plan, system, half),
         bound=plan.bound,
         parameters=sum(math.prod(weight.shape) for weight in graph.own_weights),
         memory=plan.memory,
@@ -66,7 +65,7 @@ def _compute_cycles(plan: Plan) -> float:
 def _transmission_cycles(plan: Plan, graph: KernelGraph, system: SystemSpec) -> float:
     """Cycles of a micro-batch, if only the bytes to and from the wafer counted: weights and gradients, or samples."""
     if plan.regions:
-        sample_bytes = input_bytes(graph, 4 if graph.compute_dtype == "float32" else 2)
+        sample_bytes = input_bytes(graph, graph.value_bytes)
         return plan.micro_batch * sample_bytes / system.off_wafer_bytes_per_second * plan.clock_hz
     return sum(2 * layer.weights_in_cycles + layer.gradients_out_cycles for layer in plan.layers)
 
