@@ -112,7 +112,7 @@ class JobDisplay:
 
 def describe_stage(stage: StageView) -> str:
     """A stage's state in one line."""
-    again = ", from its start: the worker of the last one stopped or was lost" if stage.attempts > 1 else ""
+    again = ": the worker of the last one stopped or was lost" if stage.attempts > 1 else ""
     attempt = f" (attempt {stage.attempts}{again})" if stage.attempts > 1 else ""
     why = ": its artifact exists already" if stage.status is StageStatus.SKIPPED else ""
     return f"{stage.kind} {stage.status}{attempt}{why}"
