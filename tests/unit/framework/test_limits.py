@@ -163,6 +163,22 @@ def test_a_loader_that_blocks_is_named_with_the_call_it_sat_in(workers):
     assert loader.worker_init_fn is None
 
 
+def test_an_error_that_a_check_brings_about_is_told_as_what_it_found(run_folder):
+    """A loader's worker that is asked for its stack ends: the main thread may see that before the check is over."""
+    found = ErrorReport(code=ErrorCode.COMPILE_INPUT_BLOCKED, message="no batch came")
+    broken = threading.Event()
+
+    def check() -> ErrorReport:
+        broken.set()
+        time.sleep(0.2)
+        return found
+
+    with cbt.init_context() as context, pytest.raises(cbt.CompileError) as caught, limits.limited(context.process, check):
+        broken.wait()
+        raise RuntimeError("a worker of the loader exited unexpectedly")
+    assert caught.value.report == found
+
+
 def test_a_compile_within_its_limits_is_left_alone():
     with cbt.init_context() as context:
         context.set_run_config(cbt.utils.config.RunConfig(compile_timeout_seconds=LIMIT_SECONDS))

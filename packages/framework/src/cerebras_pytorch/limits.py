@@ -106,12 +106,17 @@ class _Watch(threading.Thread):
         self._lock = threading.Lock()
 
     def run(self) -> None:
-        while not self.done.wait(self._look_seconds):
-            report = next((report for check in self._checks if (report := check())), None)
-            if report is not None:
-                self.passed = report
-                self._end()
-                return
+        while self.passed is None and not self.done.wait(self._look_seconds):
+            self._look()
+        if self.passed is not None:
+            self._end()
+
+    def _look(self) -> None:
+        """A check may end what the main thread waits for, as that of a blocked loader does: the error there is of the
+        check's making. So `finish` waits for a check that is under way."""
+        with self._lock:
+            if not self.done.is_set():
+                self.passed = next((report for check in self._checks if (report := check())), None)
 
     def finish(self) -> None:
         """From here on nothing is interrupted; called by the main thread."""
