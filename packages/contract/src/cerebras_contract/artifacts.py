@@ -134,13 +134,15 @@ class UpdateSpec(ContractModel):
 
     Its inputs and outputs count the parameters of a call: `parameter:0`, `gradient:0`, `state:0/exp_avg`;
     `rate:1` is the learning rate of parameter group 1. An entry of `calls` names the parameters: one, unless the
-    optimizer updates several together.
+    optimizer updates several together. An `elementwise` program does the same to every element: it takes the
+    parameters of an entry behind each other, or any part of them, as one flat tensor of any length (`parameter:0`).
     """
 
     file: str
     inputs: list[str]
     outputs: list[str]
     calls: list[list[str]]
+    elementwise: bool = False
 
 
 class Versions(ContractModel):

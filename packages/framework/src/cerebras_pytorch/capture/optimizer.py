@@ -1,6 +1,8 @@
 """What a compiled step needs to know of an optimizer: its parameters in order, its state, its constants."""
 
+import copy
 import inspect
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,9 @@ from cerebras_wafer.errors import CompileError
 NOT_CONSTANTS = frozenset({"lr", "foreach", "fused", "capturable", "differentiable"})
 
 COMPILED_OPTIMIZERS = "Use one of torch.optim's that compile: SGD, Adam, AdamW, Adagrad, RMSprop, NAdam, Adafactor."
+
+StateOnMeta = dict[str, dict[str, Tensor]]
+"""By the parameter's name and the state's: tensors on the meta device."""
 
 
 @dataclass(frozen=True)
@@ -36,24 +41,48 @@ def slots_of(optimizer: Optimizer, names: dict[nn.Parameter, str]) -> list[Param
     ]
 
 
-def initialise_state(optimizer: Optimizer, slots: list[ParameterSlot]) -> None:
-    """Make the state that the optimizer would make at its first step, so that the program can take it."""
+def initial_state(optimizer: Optimizer, slot: ParameterSlot, parameter: Tensor) -> dict[str, Tensor]:
+    """The state that the optimizer has for a parameter, else the state that it would make at its first step.
+
+    It is made for `parameter`, which may stand on the meta device for the slot's: then nothing takes memory. The
+    optimizer itself is not changed. Raises `CompileError` where its state cannot be known before it steps.
+    """
     _refuse_without_state(optimizer)
     _refuse_cycled_momentum(optimizer)
-    gradients = [slot.parameter.grad for slot in slots]
-    for slot in slots:
-        slot.parameter.grad = slot.parameter.new_zeros(()).expand_as(slot.parameter)  # takes no memory
+    state = {name: value for name, value in optimizer.state.get(slot.parameter, {}).items() if value is not None}
+    if not state or any(value.is_meta for value in state.values()):
+        state = _made_state(optimizer, slot, parameter)
+    if isinstance(optimizer, torch.optim.SGD):
+        return _momentum_from_zero(optimizer.param_groups[slot.group], state, parameter)
+    return state
+
+
+def _made_state(optimizer: Optimizer, slot: ParameterSlot, parameter: Tensor) -> dict[str, Tensor]:
+    """What torch's own function for it makes, for one parameter that has a gradient."""
+    like = nn.Parameter(parameter.detach())
+    like.grad = like.new_zeros(()).expand_as(like)  # takes no memory
+    group = {**optimizer.param_groups[slot.group], "params": [like]}
+    maker = copy.copy(optimizer)
+    maker.state = defaultdict(dict)
+    if type(optimizer) is torch.optim.Adagrad:  # the one that makes its state when it is made
+        maker = torch.optim.Adagrad([{**group}], **optimizer.defaults)
     try:
-        for group in optimizer.param_groups:
-            collected = len(inspect.signature(optimizer._init_group).parameters) - 1  # type: ignore[attr-defined]
-            optimizer._init_group(group, *([] for _ in range(collected)))  # type: ignore[attr-defined]
+        collected = len(inspect.signature(maker._init_group).parameters) - 1  # type: ignore[attr-defined]
+        maker._init_group(group, *([] for _ in range(collected)))  # type: ignore[attr-defined]
     except (AttributeError, TypeError) as error:
         raise _not_compiled(optimizer) from error
-    finally:
-        for slot, gradient in zip(slots, gradients, strict=True):
-            slot.parameter.grad = gradient
-    if isinstance(optimizer, torch.optim.SGD):
-        _start_momentum_at_zero(optimizer, slots)
+    return {name: value for name, value in maker.state[like].items() if value is not None}
+
+
+def state_on_meta(optimizer: Optimizer, slots: list[ParameterSlot]) -> StateOnMeta:
+    """Shape and dtype of every parameter's state."""
+    return {
+        slot.name: {
+            name: torch.empty_like(value, device="meta")
+            for name, value in initial_state(optimizer, slot, torch.empty_like(slot.parameter, device="meta")).items()
+        }
+        for slot in slots
+    }
 
 
 def _refuse_without_state(optimizer: Optimizer) -> None:
@@ -80,17 +109,13 @@ def _refuse_cycled_momentum(optimizer: Optimizer) -> None:
         )
 
 
-def _start_momentum_at_zero(optimizer: torch.optim.SGD, slots: list[ParameterSlot]) -> None:
+def _momentum_from_zero(group: dict[str, Any], state: dict[str, Tensor], parameter: Tensor) -> dict[str, Tensor]:
     """SGD begins its momentum with the first gradient: the same as from zero, if there is no dampening."""
-    for slot in slots:
-        group = optimizer.param_groups[slot.group]
-        if not group["momentum"]:
-            optimizer.state[slot.parameter].pop("momentum_buffer", None)
-            continue
-        if group["dampening"]:
-            raise CompileError("SGD with dampening cannot be compiled", advice="Set dampening to 0.")
-        if optimizer.state[slot.parameter].get("momentum_buffer") is None:
-            optimizer.state[slot.parameter]["momentum_buffer"] = torch.zeros_like(slot.parameter)
+    if not group["momentum"]:
+        return {}
+    if group["dampening"]:
+        raise CompileError("SGD with dampening cannot be compiled", advice="Set dampening to 0.")
+    return {"momentum_buffer": torch.zeros_like(parameter), **state}
 
 
 def constants_of(optimizer: Optimizer) -> list[dict[str, Any]]:
@@ -110,17 +135,14 @@ def learning_rates(optimizer: Optimizer) -> list[Tensor]:
     return [torch.tensor(float(group["lr"]), dtype=torch.float64) for group in optimizer.param_groups]
 
 
-def optimizer_spec(optimizer: Optimizer, slots: list[ParameterSlot]) -> OptimizerSpec:
+def optimizer_spec(optimizer: Optimizer, slots: list[ParameterSlot], state: StateOnMeta) -> OptimizerSpec:
     groups = constants_of(optimizer)
     for number, group in enumerate(groups):
         group["parameters"] = [slot.name for slot in slots if slot.group == number]
-    state = {slot.name: sorted(optimizer.state[slot.parameter]) for slot in slots}
-    return OptimizerSpec(name=type(optimizer).__name__, groups=groups, state=state)
+    names = {slot.name: sorted(state[slot.name]) for slot in slots}
+    return OptimizerSpec(name=type(optimizer).__name__, groups=groups, state=names)
 
 
-def state_elements(optimizer: Optimizer, slots: list[ParameterSlot]) -> dict[str, int]:
+def state_elements(state: StateOnMeta) -> dict[str, int]:
     """Elements that the optimizer keeps for each parameter, its count of steps aside."""
-    return {
-        slot.name: sum(value.numel() for value in optimizer.state[slot.parameter].values() if value.dim())
-        for slot in slots
-    }
+    return {name: sum(value.numel() for value in own.values() if value.dim()) for name, own in state.items()}

@@ -16,10 +16,11 @@ from cerebras_pytorch.capture.fake import fake_mode, values_on_the_cpu
 from cerebras_pytorch.capture.functional import Traced, trace
 from cerebras_pytorch.capture.optimizer import (
     ParameterSlot,
-    initialise_state,
+    StateOnMeta,
     optimizer_spec,
     slots_of,
     state_elements,
+    state_on_meta,
 )
 from cerebras_pytorch.capture.places import complete_places
 from cerebras_pytorch.capture.update import capture_updates
@@ -33,12 +34,12 @@ def capture_step(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, b
 
     A model on the meta device is captured as if it were on the CPU.
     """
-    step, slots, output_tree = _capture_on_the_wafer(model, criterion, optimizer, batch)
+    step, slots, state, output_tree = _capture_on_the_wafer(model, criterion, optimizer, batch)
     with _no_collection(), fake_mode() as mode, values_on_the_cpu(mode, model):
         evaluate = _capture_evaluation(model, batch)
     complete_places(evaluate)
     with _no_collection(), fake_mode() as mode:
-        updates = capture_updates(optimizer, slots, step.optimizer, mode)
+        updates = capture_updates(optimizer, slots, state, mode)
     with _train_mode(model):
         in_eval_mode = modules_in_eval_mode(model)
     return TrainingStep(
@@ -52,14 +53,14 @@ def capture_step(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, b
 
 def capture_wafer_step(model: nn.Module, criterion: nn.Module, optimizer: Optimizer, batch: Batch) -> WaferStep:
     """As `capture_step`, of what a plan is made from only: forward, loss and backward."""
-    step, _, _ = _capture_on_the_wafer(model, criterion, optimizer, batch)
+    step, *_ = _capture_on_the_wafer(model, criterion, optimizer, batch)
     return step
 
 
 def _capture_on_the_wafer(
     model: nn.Module, criterion: nn.Module, optimizer: Optimizer, batch: Batch
-) -> tuple[WaferStep, list[ParameterSlot], pytree.TreeSpec]:
-    """The step, the trained parameters in the optimizer's order, and how the model's outputs are nested."""
+) -> tuple[WaferStep, list[ParameterSlot], StateOnMeta, pytree.TreeSpec]:
+    """The step, the trained parameters in the optimizer's order, their state, and how the outputs are nested."""
     with _no_collection(), fake_mode() as mode, values_on_the_cpu(mode, model, criterion):
         joint = _capture_model(model, batch)
         outputs = _output_values(joint.program)
@@ -70,7 +71,7 @@ def _capture_on_the_wafer(
     if not trained:
         raise CompileError("no parameter of the model has a gradient", advice="Nothing would be trained.")
     slots = slots_of(optimizer, parameters_by_name(model, trained))
-    initialise_state(optimizer, slots)
+    state = state_on_meta(optimizer, slots)
     step = WaferStep(
         joint=joint.program,
         loss=loss,
@@ -80,12 +81,12 @@ def _capture_on_the_wafer(
         inputs=tuple(specs_of(batch.inputs)),
         targets=tuple(specs_of(batch.target)),
         outputs=tuple(specs_of(outputs)),
-        optimizer=optimizer_spec(optimizer, slots),
-        state_elements=state_elements(optimizer, slots),
+        optimizer=optimizer_spec(optimizer, slots, state),
+        state_elements=state_elements(state),
         tied=tied_names(model, trained),
         batch_size=batch.size,
     )
-    return step, slots, joint.output_tree
+    return step, slots, state, joint.output_tree
 
 
 def _input_role(number: int) -> str:

@@ -11,78 +11,101 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.optim import Optimizer
 
-from cerebras_contract.artifacts import OptimizerSpec
 from cerebras_pytorch.capture import adafactor
 from cerebras_pytorch.capture.fake import fake_like
 from cerebras_pytorch.capture.functional import trace
-from cerebras_pytorch.capture.optimizer import ParameterSlot, learning_rates
+from cerebras_pytorch.capture.optimizer import ParameterSlot, StateOnMeta, learning_rates
 from cerebras_wafer.compiler.frontends.training_step import Program, Update
 
-# Optimizers whose update of a parameter reads nothing of another, so that parameters can be traced one by one.
-ONE_BY_ONE = frozenset(
+# Optimizers that do the same to every element of a parameter, whatever its neighbours are.
+ELEMENTWISE = frozenset(
     {
         torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad, torch.optim.RMSprop,
-        torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adamax, torch.optim.Adadelta, torch.optim.Adafactor,
+        torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adamax, torch.optim.Adadelta,
     }
 )  # fmt: skip
+# Optimizers whose update of a parameter reads nothing of another, so that parameters can be traced one by one.
+ONE_BY_ONE = frozenset({torch.optim.Adafactor})
+
+TRACED_ELEMENTS = 64
+"""Length of the flat tensors that an elementwise update is traced with; the program takes any."""
 
 
 def capture_updates(
-    optimizer: Optimizer, slots: list[ParameterSlot], spec: OptimizerSpec, mode: FakeTensorMode
+    optimizer: Optimizer, slots: list[ParameterSlot], state: StateOnMeta, mode: FakeTensorMode
 ) -> tuple[Update, ...]:
     """The update as programs: parameters, gradients, state and rates in; parameters and state out.
 
-    Parameters that are alike share one program: a model of 96 equal layers has more than a thousand parameters, and
-    about ten that differ. An optimizer that is not known to update them one by one has one program for all.
+    Of an elementwise optimizer one program updates all parameters of a group, or any part of them, as flat tensors.
+    Of another, parameters that are alike share a program, called for each. An optimizer that is not known to update
+    parameters one by one has one program for all.
     """
-    if type(optimizer) not in ONE_BY_ONE:
-        program = _trace(optimizer, slots, spec, mode)
+    kind = type(optimizer)
+    if kind not in ELEMENTWISE | ONE_BY_ONE:
+        program = _trace(optimizer, slots, state, mode)
         return (Update(program, calls=(tuple(slot.name for slot in slots),)),)
     alike: dict[tuple[Any, ...], list[ParameterSlot]] = {}
     for slot in slots:
-        alike.setdefault(_shape(optimizer, slot, spec), []).append(slot)
+        alike.setdefault(_flat_kind(slot, state) if kind in ELEMENTWISE else _shape(slot, state), []).append(slot)
+    if kind in ELEMENTWISE:
+        return tuple(_flat_update(optimizer, group, state, mode) for group in alike.values())
     return tuple(
-        Update(_trace(optimizer, group[:1], spec, mode), calls=tuple((slot.name,) for slot in group))
+        Update(_trace(optimizer, group[:1], state, mode), calls=tuple((slot.name,) for slot in group))
         for group in alike.values()
     )
 
 
-def _shape(optimizer: Optimizer, slot: ParameterSlot, spec: OptimizerSpec) -> tuple[Any, ...]:
+def _flat_update(optimizer: Optimizer, slots: list[ParameterSlot], state: StateOnMeta, mode: FakeTensorMode) -> Update:
+    """The update of parameters that lie behind each other: one parameter stands for them all."""
+    flat = nn.Parameter(slots[0].parameter.new_empty(TRACED_ELEMENTS, device="meta"))
+    own = {
+        name: value.new_empty(TRACED_ELEMENTS) if value.dim() else value for name, value in state[slots[0].name].items()
+    }
+    slot = ParameterSlot(slots[0].name, flat, slots[0].group)
+    program = _trace(optimizer, [slot], {slot.name: own}, mode)
+    return Update(program, calls=(tuple(slot.name for slot in slots),), elementwise=True)
+
+
+def _flat_kind(slot: ParameterSlot, state: StateOnMeta) -> tuple[Any, ...]:
+    """What two parameters have in common that an elementwise update takes behind each other."""
+    own = [(name, value.dtype, bool(value.dim())) for name, value in sorted(state[slot.name].items())]
+    return slot.group, slot.parameter.dtype, *own
+
+
+def _shape(slot: ParameterSlot, state: StateOnMeta) -> tuple[Any, ...]:
     """What two parameters have in common whose updates are the same program."""
-    state = [(name, optimizer.state[slot.parameter][name]) for name in spec.state[slot.name]]
-    tensors = [("", slot.parameter), *state]
+    tensors = [("", slot.parameter), *sorted(state[slot.name].items())]
     return slot.group, *((name, tensor.shape, tensor.stride(), tensor.dtype) for name, tensor in tensors)
 
 
-def _roles(optimizer: Optimizer, slots: list[ParameterSlot], spec: OptimizerSpec) -> list[str]:
+def _roles(optimizer: Optimizer, slots: list[ParameterSlot], state: StateOnMeta) -> list[str]:
     return [
         *(f"parameter:{number}" for number in range(len(slots))),
         *(f"gradient:{number}" for number in range(len(slots))),
-        *(f"state:{number}/{name}" for number, slot in enumerate(slots) for name in spec.state[slot.name]),
+        *(f"state:{number}/{name}" for number, slot in enumerate(slots) for name in sorted(state[slot.name])),
         *(f"rate:{number}" for number in range(len(optimizer.param_groups))),
     ]
 
 
-def _trace(optimizer: Optimizer, slots: list[ParameterSlot], spec: OptimizerSpec, mode: FakeTensorMode) -> Program:
+def _trace(optimizer: Optimizer, slots: list[ParameterSlot], state: StateOnMeta, mode: FakeTensorMode) -> Program:
     parameters = [fake_like(mode, slot.parameter) for slot in slots]
     gradients = [fake_like(mode, slot.parameter) for slot in slots]
-    state = [
-        [fake_like(mode, optimizer.state[slot.parameter][name]) for name in spec.state[slot.name]] for slot in slots
-    ]
-    roles = _roles(optimizer, slots, spec)
-    arguments = (parameters, gradients, state, learning_rates(optimizer))
+    names = [sorted(state[slot.name]) for slot in slots]
+    fakes = [[fake_like(mode, state[slot.name][name]) for name in own] for slot, own in zip(slots, names, strict=True)]
+    roles = _roles(optimizer, slots, state)
+    arguments = (parameters, gradients, fakes, learning_rates(optimizer))
     with torch.no_grad():
-        return trace(_Update(optimizer, slots, spec), arguments, lambda number: roles[number]).program
+        return trace(_Update(optimizer, slots, names), arguments, lambda number: roles[number]).program
 
 
 class _Update(nn.Module):
     """One step of a copy of the optimizer over tensors that are handed in."""
 
-    def __init__(self, optimizer: Optimizer, slots: list[ParameterSlot], spec: OptimizerSpec) -> None:
+    def __init__(self, optimizer: Optimizer, slots: list[ParameterSlot], state_names: list[list[str]]) -> None:
         super().__init__()
         self._optimizer = optimizer
         self._slots = slots
-        self._state_names = [spec.state[slot.name] for slot in slots]
+        self._state_names = state_names
 
     def forward(
         self, parameters: list[Tensor], gradients: list[Tensor], state: list[list[Tensor]], rates: list[Tensor]

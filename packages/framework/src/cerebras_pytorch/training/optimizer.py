@@ -3,33 +3,29 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-from torch import nn
 from torch.optim import Optimizer
 
 from cerebras_contract.artifacts import Manifest
 from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
-from cerebras_pytorch.capture.optimizer import constants_of, initialise_state, learning_rates, slots_of
-from cerebras_pytorch.capture.step import parameters_by_name
-from cerebras_wafer.simulator.execute import Engine
-from cerebras_wafer.simulator.loss_scale import LossScaler, all_finite
+from cerebras_pytorch.capture.optimizer import constants_of, learning_rates
+from cerebras_pytorch.training.trained import Trained
+from cerebras_wafer.simulator.loss_scale import LossScaler
+from cerebras_wafer.simulator.update import Updater
 
 
 class CompiledUpdate:
-    """Runs the artifact's update program on the parameters and the state of the user's optimizer."""
+    """Runs the artifact's update programs on what the store holds of the user's model and optimizer."""
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer, engine: Engine, manifest: Manifest, loss_scaler: LossScaler
+        self, optimizer: Optimizer, trained: Trained, updater: Updater, manifest: Manifest, loss_scaler: LossScaler
     ) -> None:
         self.loss_scaler = loss_scaler
         self._optimizer = optimizer
-        self._engine = engine
-        self._slots = slots_of(optimizer, parameters_by_name(model, manifest.trained))
+        self._trained = trained
+        self._updater = updater
         self._constants = constants_of(optimizer)
-        self._trained = {slot.parameter for slot in self._slots}
         precision = manifest.precision
         self._check_finite = precision.compute_dtype.layout.overflows_early or precision.scales_loss
-        initialise_state(optimizer, self._slots)
 
     def step(self) -> bool:
         """One update. Where gradients can overflow, a step with one that is not finite is skipped: then False.
@@ -40,28 +36,15 @@ class CompiledUpdate:
         self._refuse_changed_constants()
         self._refuse_new_parameters()
         if self._check_finite:
-            finite = all_finite(list(self._gradients().values()))
+            finite = self._trained.gradients_are_finite()
             self.loss_scaler.step_is_over(finite)
             if not finite:
                 return False
         _call(self._optimizer, self._optimizer._optimizer_step_pre_hooks)
-        rates = {f"rate:{number}": rate for number, rate in enumerate(learning_rates(self._optimizer))}
-        self._engine.update({**self.tensors(), **self._gradients(), **rates})
+        self._trained.take_in()
+        self._updater.update(self._trained.with_gradient(), learning_rates(self._optimizer))
         _call(self._optimizer, self._optimizer._optimizer_step_post_hooks)
         return True
-
-    def _gradients(self) -> dict[str, torch.Tensor]:
-        pairs = ((slot.name, slot.parameter.grad) for slot in self._slots)
-        return {f"gradient:{name}": gradient for name, gradient in pairs if gradient is not None}
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """Trained parameters and optimizer state, by role."""
-        state = {
-            f"state:{slot.name}/{name}": value
-            for slot in self._slots
-            for name, value in self._optimizer.state[slot.parameter].items()
-        }
-        return {**{f"parameter:{slot.name}": slot.parameter.detach() for slot in self._slots}, **state}
 
     def _refuse_changed_constants(self) -> None:
         now = constants_of(self._optimizer)
@@ -77,7 +60,7 @@ class CompiledUpdate:
     def _refuse_new_parameters(self) -> None:
         for group in self._optimizer.param_groups:
             for parameter in group["params"]:
-                if parameter.grad is not None and parameter not in self._trained:
+                if parameter.grad is not None and parameter not in self._trained.parameters:
                     raise _changed(
                         f"a parameter of shape {list(parameter.shape)} has a gradient, but none when it was compiled",
                         "Set requires_grad before compile; what is frozen then stays frozen.",

@@ -25,6 +25,7 @@ from cerebras_pytorch.training.recorder import Recorder
 from cerebras_pytorch.training.resume import checkpoint_to_begin_from
 from cerebras_pytorch.training.session import TrainingSession
 from cerebras_pytorch.training.state import CompiledStep
+from cerebras_pytorch.training.trained import Trained
 from cerebras_pytorch.training.watch import progress_watched
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions, tensor_spec
 from cerebras_wafer.errors import ArtifactMismatch
@@ -32,6 +33,8 @@ from cerebras_wafer.simulator.clock import DeviceClock
 from cerebras_wafer.simulator.execute import Engine
 from cerebras_wafer.simulator.load import Artifact, load_artifact
 from cerebras_wafer.simulator.loss_scale import LossScaler
+from cerebras_wafer.simulator.store import ResidentMemory
+from cerebras_wafer.simulator.update import Updater
 
 
 @dataclass(frozen=True)
@@ -59,11 +62,15 @@ def start_training(
     _check(artifact.manifest, parts)
     engine = Engine(artifact, settings.seed, parts.loss_scaler, find_non_finite=settings.find_nan)
     clock = _clock(artifact, parts.options)
+    trained = Trained(bare_module(parts.model), parts.optimizer, artifact.manifest, ResidentMemory)
     compiled = CompiledStep(
         manifest=artifact.manifest,
         model=CompiledModel(parts.model, engine, artifact.manifest, clock),
         loss=CompiledLoss(parts.criterion, engine, artifact.manifest),
-        update=CompiledUpdate(bare_module(parts.model), parts.optimizer, engine, artifact.manifest, parts.loss_scaler),
+        trained=trained,
+        update=CompiledUpdate(
+            parts.optimizer, trained, Updater(artifact, trained.store), artifact.manifest, parts.loss_scaler
+        ),
         optimizer=parts.optimizer,
         engine=engine,
         clock=clock,

@@ -22,6 +22,7 @@ from cerebras_pytorch.training.loss import CompiledLoss
 from cerebras_pytorch.training.model import CompiledModel
 from cerebras_pytorch.training.optimizer import CompiledUpdate
 from cerebras_pytorch.training.schedulers import schedulers_of
+from cerebras_pytorch.training.trained import Trained
 from cerebras_wafer.compiler.frontends.training_step import tensor_spec
 from cerebras_wafer.simulator.clock import DeviceClock
 from cerebras_wafer.simulator.execute import Engine
@@ -34,6 +35,7 @@ class CompiledStep:
     manifest: Manifest
     model: CompiledModel
     loss: CompiledLoss
+    trained: Trained
     update: CompiledUpdate
     optimizer: Optimizer
     engine: Engine
@@ -157,7 +159,7 @@ def _model_tensors(compiled: CompiledStep) -> dict[str, Tensor]:
 
 
 def _optimizer_tensors(compiled: CompiledStep) -> dict[str, Tensor]:
-    roles = compiled.update.tensors()
+    roles = compiled.trained.tensors()
     return {role.removeprefix("state:"): value for role, value in roles.items() if role.startswith("state:")}
 
 

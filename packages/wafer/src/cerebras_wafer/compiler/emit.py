@@ -97,6 +97,7 @@ def _manifest(compiled: Compiled, folder: Path, input_key: str, ingredients: dic
                 inputs=list(update.program.inputs),
                 outputs=list(update.program.outputs),
                 calls=[list(names) for names in update.calls],
+                elementwise=update.elementwise,
             )
             for number, update in enumerate(step.updates)
         ],

@@ -25,7 +25,7 @@ def artifact_key(
     """`cs_` and the first 32 hexadecimal digits of a digest over programs, options, spec and versions."""
     content = {
         "programs": {name: canonical_program(program) for name, program in programs.items()},
-        "updates": [[canonical_program(update.program), update.calls] for update in updates],
+        "updates": [[canonical_program(update.program), update.calls, update.elementwise] for update in updates],
         "precision": options.precision.model_dump(mode="json"),
         "num_csx": options.num_csx,
         "execution_mode": options.execution_mode,

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
 
-from cerebras_contract.artifacts import ProgramName, UpdateSpec
+from cerebras_contract.artifacts import ProgramName
 from cerebras_wafer.compiler.frontends.training_step import SCALE
 from cerebras_wafer.simulator.failing import failed_program
 from cerebras_wafer.simulator.load import Artifact
@@ -29,35 +28,6 @@ class ForwardResult:
     saved: list[Tensor]
 
 
-@dataclass(frozen=True)
-class _UpdateCall:
-    """One call of an update program: the parameters that it updates, and the roles of what it takes and gives."""
-
-    program: GraphModule
-    parameters: list[str]
-    inputs: list[str]
-    outputs: list[str]
-
-    @classmethod
-    def of(cls, program: GraphModule, spec: UpdateSpec, names: list[str]) -> "_UpdateCall":
-        inputs, outputs = ([_role_in_call(role, names) for role in roles] for roles in (spec.inputs, spec.outputs))
-        return cls(program, names, inputs, outputs)
-
-    def update_in_place(self, tensors: Mapping[str, Tensor]) -> None:
-        """Update the parameters that have a gradient, and their state.
-
-        Where several are updated together, one without has a gradient of zero for the others' sake, and stays.
-        """
-        missing = [name for name in self.parameters if f"gradient:{name}" not in tensors]
-        if len(missing) == len(self.parameters):
-            return
-        zeros = {f"gradient:{name}": torch.zeros_like(tensors[f"parameter:{name}"]) for name in missing}
-        results = self.program([zeros[role] if role in zeros else tensors[role] for role in self.inputs])
-        pairs = zip(self.outputs, results, strict=True)
-        kept = [(role, result) for role, result in pairs if not missing or _owner(role) not in missing]
-        torch._foreach_copy_([tensors[role] for role, _ in kept], [result for _, result in kept])
-
-
 class Engine:
     """Runs the programs of one artifact. Tensors go in and out by role; nothing is kept but random state.
 
@@ -70,11 +40,6 @@ class Engine:
     ) -> None:
         self._programs = artifact.programs
         self._specs = artifact.manifest.programs
-        self._update_calls = [
-            _UpdateCall.of(program, spec, names)
-            for program, spec in zip(artifact.updates, artifact.manifest.updates, strict=True)
-            for names in spec.calls
-        ]
         self._loss_scaler = loss_scaler or LossScaler()
         self._kept: dict[ProgramName, tuple[list[Tensor], Tensor]] | None = {} if find_non_finite else None
         self._found: NonFinite | None = None
@@ -117,13 +82,6 @@ class Engine:
         if self._kept is not None and not self._skips_overflow and not all_finite(results):
             self._found = self._found or self._non_finite(ProgramName.BACKWARD)
         return {role.removeprefix("gradient:"): value for role, value in zip(spec.outputs, results, strict=True)}
-
-    def update(self, tensors: Mapping[str, Tensor]) -> None:
-        """Update parameters and optimizer state in place. `tensors` go by `parameter:NAME`, `gradient:NAME`,
-        `state:NAME/key` and `rate:0`; a parameter without a gradient stays as it is, with its state."""
-        with torch.no_grad():
-            for call in self._update_calls:
-                call.update_in_place(tensors)
 
     def _forward(self, name: ProgramName, weights: Mapping[str, Tensor], inputs: Sequence[Tensor]) -> ForwardResult:
         spec = self._specs[name]
@@ -191,18 +149,3 @@ class Engine:
         finally:
             self.random_state = torch.get_rng_state()
             torch.set_rng_state(outside)
-
-
-def _role_in_call(role: str, names: list[str]) -> str:
-    """`state:0/exp_avg` of a program is `state:conv.weight/exp_avg` of a call for `conv.weight`."""
-    kind, rest = role.split(":", 1)
-    if kind == "rate":
-        return role
-    number, slash, key = rest.partition("/")
-    return f"{kind}:{names[int(number)]}{slash}{key}"
-
-
-def _owner(role: str) -> str:
-    """The parameter that `parameter:NAME` or `state:NAME/key` belongs to."""
-    name = role.split(":", 1)[1]
-    return name.rsplit("/", 1)[0] if role.startswith("state:") else name

@@ -37,11 +37,13 @@ class Program:
 class Update:
     """An optimizer's update of parameters that are alike, one call for each entry of `calls`.
 
-    Roles count the parameters of a call (`parameter:0`, `state:0/exp_avg`); an entry names them.
+    Roles count the parameters of a call (`parameter:0`, `state:0/exp_avg`); an entry names them. An `elementwise`
+    program takes the parameters of an entry, or any part of them, as one flat tensor of any length.
     """
 
     program: Program
     calls: tuple[tuple[str, ...], ...]
+    elementwise: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,95 @@
+"""What is trained, moved into the store: the user's parameters and the optimizer's state are views of it."""
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from cerebras_contract.artifacts import Manifest
+from cerebras_pytorch.capture.optimizer import initial_state, slots_of, state_on_meta
+from cerebras_pytorch.capture.step import parameters_by_name
+from cerebras_wafer.simulator.loss_scale import all_finite
+from cerebras_wafer.simulator.store import Memory, Store
+
+
+class Trained:
+    """The trained parameters of a model by name, with their gradients and their state, in a store.
+
+    A script may put other tensors in their places meanwhile (`parameter.data = ...`, `optimizer.load_state_dict(...)`,
+    gradients of autograd): `take_in` copies them.
+    """
+
+    def __init__(
+        self, model: nn.Module, optimizer: Optimizer, manifest: Manifest, memory_of: Callable[[int], Memory]
+    ) -> None:
+        slots = slots_of(optimizer, parameters_by_name(model, manifest.trained))
+        state = state_on_meta(optimizer, slots)
+        examples = {f"parameter:{slot.name}": slot.parameter.detach() for slot in slots}
+        examples |= {f"state:{slot.name}/{key}": value for slot in slots for key, value in state[slot.name].items()}
+        self.store = Store(examples, manifest.updates, memory_of)
+        self.parameters: dict[nn.Parameter, str] = {slot.parameter: slot.name for slot in slots}
+        self._optimizer = optimizer
+        self._state_names = {slot.name: list(state[slot.name]) for slot in slots}
+        for slot in slots:
+            own = initial_state(optimizer, slot, slot.parameter)
+            self._take_parameter(slot.parameter, slot.name)
+            for key in self._state_names[slot.name]:
+                self._take_state(slot.parameter, slot.name, key, own[key])
+            self.store.let_go(self._roles(slot.name))
+
+    def take_in(self) -> None:
+        """Copy into the store what a script has put in the place of its tensors."""
+        for parameter, name in self.parameters.items():
+            self._take_parameter(parameter, name)
+            for key in self._state_names[name]:
+                self._take_state(parameter, name, key, self._optimizer.state[parameter][key])
+        self._take_gradients()
+
+    def with_gradient(self) -> set[str]:
+        """Names of the parameters that have a gradient."""
+        return {name for parameter, name in self.parameters.items() if parameter.grad is not None}
+
+    def gradients_are_finite(self) -> bool:
+        """Whether every gradient is."""
+        return all(
+            all_finite([parameter.grad]) and self._let_go([f"gradient:{name}"])
+            for parameter, name in self.parameters.items()
+            if parameter.grad is not None
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Parameters and optimizer state by role: `parameter:NAME`, `state:NAME/key`."""
+        self.take_in()
+        return {role: tensor for role, tensor in self.store.tensors.items() if not role.startswith("gradient:")}
+
+    def _let_go(self, roles: Iterable[str]) -> bool:
+        self.store.let_go(roles)
+        return True
+
+    def _roles(self, name: str) -> list[str]:
+        return [f"parameter:{name}", *(f"state:{name}/{key}" for key in self._state_names[name])]
+
+    def _take_parameter(self, parameter: nn.Parameter, name: str) -> None:
+        place = self.store.tensors[f"parameter:{name}"]
+        if parameter.data_ptr() != place.data_ptr():
+            place.copy_(parameter.detach())
+            parameter.data = place
+
+    def _take_state(self, parameter: nn.Parameter, name: str, key: str, value: Tensor) -> None:
+        place = self.store.tensors[f"state:{name}/{key}"]
+        is_new = value.data_ptr() != place.data_ptr()
+        if is_new and (value.count_nonzero() or place.count_nonzero()):  # what was never written takes no room
+            place.copy_(value)
+        self._optimizer.state[parameter][key] = place
+
+    def _take_gradients(self) -> None:
+        """Autograd's gradients are tensors of their own; so are those that a script assigns."""
+        others = [
+            (self.store.tensors[f"gradient:{name}"], parameter.grad)
+            for parameter, name in self.parameters.items()
+            if parameter.grad is not None
+            and parameter.grad.data_ptr() != self.store.tensors[f"gradient:{name}"].data_ptr()
+        ]
+        if others:
+            torch._foreach_copy_([place for place, _ in others], [gradient.detach() for _, gradient in others])

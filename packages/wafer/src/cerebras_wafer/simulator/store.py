@@ -1,0 +1,198 @@
+"""The store: parameters, gradients and optimizer state, in one piece of memory or in one file that is mapped.
+
+The tensors of one kind (`parameter`, `gradient`, `state/exp_avg`) of the parameters that one elementwise update takes
+lie behind each other, so that the update can take them, or any part of them, as one flat tensor.
+"""
+
+import math
+import mmap
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from cerebras_contract.artifacts import UpdateSpec
+
+ALIGNED_ELEMENTS = 16  # a cache line of float32
+ALIGNED_BYTES = mmap.PAGESIZE
+
+
+class Memory(Protocol):
+    """Bytes, zero at first, and what can be said of parts of them that are about to be used, or no longer are."""
+
+    content: Tensor
+
+    def will_need(self, parts: Iterable[Tensor]) -> None:
+        """Bring in what is on disk only, beside what goes on."""
+
+    def let_go(self, parts: Iterable[Tensor]) -> None:
+        """Hold it in memory no longer. Its values stay."""
+
+
+class ResidentMemory:
+    """Memory of the process; everything stays in it."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.content = torch.zeros(size_bytes, dtype=torch.uint8)
+
+    def will_need(self, parts: Iterable[Tensor]) -> None:
+        """Nothing to do."""
+
+    def let_go(self, parts: Iterable[Tensor]) -> None:
+        """Nothing to do."""
+
+
+class MappedMemory:
+    """A file without a name in `folder`, mapped: pages that are let go stay in the file, not in the process.
+
+    Its room on the disk is taken at once: a full disk is an `OSError` here, not a killed process later.
+    """
+
+    def __init__(self, folder: Path, size_bytes: int) -> None:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            os.posix_fallocate(file.fileno(), 0, max(size_bytes, 1))
+            self._map = mmap.mmap(file.fileno(), max(size_bytes, 1))
+        self.content = torch.frombuffer(self._map, dtype=torch.uint8)
+
+    def will_need(self, parts: Iterable[Tensor]) -> None:
+        """Bring in what is on disk only, beside what goes on."""
+        self._advise(mmap.MADV_WILLNEED, parts)
+
+    def let_go(self, parts: Iterable[Tensor]) -> None:
+        """Whole pages go; what lies beside the parts comes back from the file when it is used."""
+        self._advise(mmap.MADV_DONTNEED, parts)
+
+    def _advise(self, advice: int, parts: Iterable[Tensor]) -> None:
+        base = self.content.data_ptr()
+        for first, last in _joined((part.data_ptr() - base, part.nbytes) for part in parts):
+            self._map.madvise(advice, first, last - first)
+
+
+def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Pages of spans (first byte, bytes), those that touch as one."""
+    joined: list[tuple[int, int]] = []
+    for first, size in sorted(spans):
+        start = first - first % mmap.PAGESIZE
+        end = first + size
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], end)
+        elif size:
+            joined.append((start, end))
+    return joined
+
+
+@dataclass(frozen=True)
+class Block:
+    """Tensors of one kind behind each other in `flat`; places are in elements, and what lies between two is zero."""
+
+    flat: Tensor
+    starts: dict[str, int]
+    """By the parameter's name."""
+
+
+class Store:
+    """Tensors by role: `parameter:NAME`, `gradient:NAME`, `state:NAME/key`.
+
+    `examples` has the shape, strides and dtype of each parameter and each state, on any device. Those of the calls of
+    elementwise updates form blocks; any other tensor is a block of its own.
+    """
+
+    def __init__(
+        self, examples: Mapping[str, Tensor], updates: Sequence[UpdateSpec], memory_of: Callable[[int], Memory]
+    ) -> None:
+        examples = {**examples, **_gradients(examples, updates)}
+        layout = _Layout(examples)
+        for update in updates:
+            for names in update.calls:
+                layout.add_call(names, joined=update.elementwise)
+        for role in examples:
+            layout.add([role])
+        self.memory = memory_of(layout.size_bytes)
+        self.tensors: dict[str, Tensor] = {}
+        self._blocks: dict[str, Block] = {}
+        for roles, starts, first_byte, elements in layout.blocks:
+            example = examples[roles[0]]
+            flat = self.memory.content[first_byte : first_byte + elements * example.element_size()].view(example.dtype)
+            block = Block(flat, {owner_of(role): start for role, start in zip(roles, starts, strict=True)})
+            for role, start in zip(roles, starts, strict=True):
+                self._blocks[role] = block
+                self.tensors[role] = _view(flat, start, examples[role])
+
+    def block(self, role: str) -> Block:
+        """The block that a tensor is in."""
+        return self._blocks[role]
+
+    def will_need(self, roles: Iterable[str]) -> None:
+        """These are used soon."""
+        self.memory.will_need(self.tensors[role] for role in roles)
+
+    def let_go(self, roles: Iterable[str]) -> None:
+        """These are not used for a while."""
+        self.memory.let_go(self.tensors[role] for role in roles)
+
+
+class _Layout:
+    """Where each tensor lies: blocks in the order in which they were added, each from a page's start."""
+
+    def __init__(self, examples: Mapping[str, Tensor]) -> None:
+        self.blocks: list[tuple[list[str], list[int], int, int]] = []
+        """Roles, their first elements, the block's first byte, its elements."""
+        self.size_bytes = 0
+        self._examples = examples
+        self._placed: set[str] = set()
+
+    def add_call(self, names: list[str], *, joined: bool) -> None:
+        kinds = dict.fromkeys(_kind(role) for role in self._examples if owner_of(role) == names[0])
+        for kind in kinds:
+            roles = [_role(kind, name) for name in names]
+            for part in [roles] if joined else [[role] for role in roles]:
+                self.add(part)
+
+    def add(self, roles: list[str]) -> None:
+        if self._placed.issuperset(roles):
+            return
+        starts, elements = [], 0
+        for role in roles:
+            starts.append(elements)
+            size = self._examples[role].numel()
+            elements += math.ceil(size / ALIGNED_ELEMENTS) * ALIGNED_ELEMENTS if self._examples[role].dim() else 1
+        self.blocks.append((roles, starts, self.size_bytes, elements))
+        size_bytes = elements * self._examples[roles[0]].element_size()
+        self.size_bytes += math.ceil(size_bytes / ALIGNED_BYTES) * ALIGNED_BYTES
+        self._placed.update(roles)
+
+
+def _gradients(examples: Mapping[str, Tensor], updates: Sequence[UpdateSpec]) -> dict[str, Tensor]:
+    """A gradient is as its parameter."""
+    trained = [name for update in updates for names in update.calls for name in names]
+    return {f"gradient:{name}": examples[f"parameter:{name}"] for name in trained}
+
+
+def _view(flat: Tensor, start: int, example: Tensor) -> Tensor:
+    """A tensor of the block, with the example's strides where these leave no gaps."""
+    part = flat[start : start + example.numel()]
+    if torch.ops.aten.is_non_overlapping_and_dense(example):
+        return part.as_strided(example.shape, example.stride())
+    return part.view(example.shape)
+
+
+def _kind(role: str) -> str:
+    """`parameter`, `gradient` or `state/exp_avg`."""
+    kind = role.split(":", 1)[0]
+    return f"{kind}/{role.rsplit('/', 1)[1]}" if kind == "state" else kind
+
+
+def _role(kind: str, name: str) -> str:
+    kind, slash, key = kind.partition("/")
+    return f"{kind}:{name}{slash}{key}"
+
+
+def owner_of(role: str) -> str:
+    """The parameter that `parameter:NAME` or `state:NAME/key` belongs to."""
+    name = role.split(":", 1)[1]
+    return name.rsplit("/", 1)[0] if role.startswith("state:") else name
