@@ -173,10 +173,13 @@ def test_an_error_that_a_check_brings_about_is_told_as_what_it_found(run_folder)
         time.sleep(0.2)
         return found
 
-    with cbt.init_context() as context, pytest.raises(cbt.CompileError) as caught:
-        with limits.limited(context.process, check):
-            broken.wait()
-            raise RuntimeError("a worker of the loader exited unexpectedly")
+    with (
+        cbt.init_context() as context,
+        pytest.raises(cbt.CompileError) as caught,
+        limits.limited(context.process, check),
+    ):
+        broken.wait()
+        raise RuntimeError("a worker of the loader exited unexpectedly")
     assert caught.value.report == found
 
 
