@@ -126,7 +126,7 @@ def test_a_skipped_step_leaves_weights_state_schedule_and_hooks_as_torch_does(ru
         mixed_precision=precision,
         schedule=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, step_size=10, gamma=0.5),
     )
-    scaler = run.context.session._compiled.update.loss_scaler
+    scaler = run.context.session.compiled.update.loss_scaler
     made = 30 - scaler.skipped_steps
     assert 0 < made < 30
     assert scaler.scale == 2.0 ** (45 - scaler.skipped_steps)

@@ -147,7 +147,7 @@ def test_a_loss_scale_that_changes_goes_on(tmp_path):
     whole = train(tmp_path / "whole", mixed_precision=half)
     before, after = cut_off_and_resumed(tmp_path / "whole", tmp_path / "cut", 6, mixed_precision=half)
     assert before.lines + after.lines == whole.lines
-    scalers = [seen.context.session._compiled.update.loss_scaler.state_dict() for seen in (whole, after)]
+    scalers = [seen.context.session.compiled.update.loss_scaler.state_dict() for seen in (whole, after)]
     assert scalers[0] == scalers[1]
     assert scalers[0]["good_steps"] or scalers[0]["skipped_steps"]
 

@@ -109,7 +109,7 @@ def test_what_is_let_go_leaves_memory_and_keeps_its_values(tmp_path):
 
 def test_an_update_of_a_mapped_store_holds_a_part_of_it_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(update_module, "LET_GO_ELEMENTS", MEBIBYTE)
-    names, store, updater = store_of([(16 * MEBIBYTE,)], lambda size: MappedMemory(tmp_path, size))
+    names, store, updater = store_of([(32 * MEBIBYTE,)], lambda size: MappedMemory(tmp_path, size))
     store.tensors[f"gradient:{names[0]}"].fill_(1)
     store.let_go(store.tensors)
     held = []
@@ -117,8 +117,8 @@ def test_an_update_of_a_mapped_store_holds_a_part_of_it_at_a_time(tmp_path, monk
     monkeypatch.setattr(store.memory, "let_go", lambda parts: (held.append(resident_bytes()), let_go(parts)))
     before = resident_bytes()
     updater.update(set(names), [torch.tensor(1.0, dtype=torch.float64)])
-    assert len(held) == 16
-    assert max(held) - before < 40 * MEBIBYTE  # of the 192 MiB that an update takes and changes
+    assert len(held) == 32
+    assert max(held) - before < 96 * MEBIBYTE  # of the 384 MiB that an update takes and changes
     assert store.tensors[f"parameter:{names[0]}"].unique().tolist() == [-1.0]
 
 

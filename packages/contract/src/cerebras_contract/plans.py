@@ -6,6 +6,8 @@ are for one micro-batch on one system.
 
 from enum import StrEnum
 
+from pydantic import Field
+
 from cerebras_contract.model import ContractModel
 
 
@@ -79,11 +81,13 @@ class LayerPlan(ContractModel):
 
     Cycles are for one micro-batch. Forward takes the longer of computing and streaming weights in, and a fitted
     share of the shorter; backward likewise, with weights in and gradients out; `overhead_cycles` come on top.
-    `planned_as` names the layer of equal work that it was planned with: repeated layers are planned once.
+    `planned_as` names the layer of equal work that it was planned with: repeated layers are planned once. `weights`
+    are the parameters that are brought in when it runs, and let go after.
     """
 
     name: str
     planned_as: str
+    weights: list[str] = Field(default_factory=list)
     weight_bytes: int
     gradient_bytes: int
     forward_cycles: int

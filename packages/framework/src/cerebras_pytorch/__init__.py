@@ -6,6 +6,7 @@ with cbt.init_context() as context:
 
 from importlib.metadata import version
 
+import cerebras_pytorch.nn.utils  # noqa: F401 (as cbt.nn.utils)
 from cerebras_pytorch import amp, nn, utils
 from cerebras_pytorch.amp import cbfloat16
 from cerebras_pytorch.compilation import compile  # noqa: A004 (the name scripts use)

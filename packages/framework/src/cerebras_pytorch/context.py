@@ -25,6 +25,7 @@ from cerebras_pytorch.process import Process, current_process
 from cerebras_pytorch.settings import RunSettings, resolve
 from cerebras_pytorch.signals import STOPPED_STATUS, heeding_sigterm
 from cerebras_pytorch.training.session import TrainingSession
+from cerebras_wafer.simulator.store import Memory
 
 
 class Context:
@@ -160,6 +161,11 @@ def _finish(context: Context) -> None:
     if context.process.stage is None:
         step, key = context.process.last_step, context.process.artifact_key
         context.process.write_result(StageResult(status="succeeded", last_step=step, artifact_key=key))
+
+
+def memory_of_training() -> Memory:
+    """The memory of what is trained. Raises `RuntimeError` before `compile`."""
+    return _session("this").compiled.trained.store.memory
 
 
 def log_metrics(metrics: dict[str, Any]) -> None:

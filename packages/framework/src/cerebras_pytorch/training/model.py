@@ -1,6 +1,6 @@
 """The compiled model: what the user's loop calls in place of the model."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -13,9 +13,11 @@ from cerebras_pytorch.capture.batch import described, flat_tensors, specs_of
 from cerebras_pytorch.capture.step import modules_in_eval_mode
 from cerebras_pytorch.nn import bare_module
 from cerebras_pytorch.training.refused_batch import batch_refused
+from cerebras_pytorch.training.trained import Trained
 from cerebras_wafer.errors import ArtifactMismatch
 from cerebras_wafer.simulator.clock import DeviceClock
 from cerebras_wafer.simulator.execute import Engine
+from cerebras_wafer.simulator.streaming import AfterLayer
 
 
 class CompiledModel(nn.Module):
@@ -25,13 +27,17 @@ class CompiledModel(nn.Module):
     that is not full is padded, and only real rows come back.
     """
 
-    def __init__(self, model: nn.Module, engine: Engine, manifest: Manifest, clock: DeviceClock) -> None:
+    def __init__(
+        self, model: nn.Module, engine: Engine, manifest: Manifest, clock: DeviceClock, trained: Trained
+    ) -> None:
         super().__init__()
         self.model = model
+        self.whole_step: Callable[..., Tensor] | None = None
         self.batches_trained = 0
         self._engine = engine
         self._clock = clock
         self._manifest = manifest
+        self._trained = trained
         self._output_tree = pytree.treespec_loads(manifest.output_tree)
         bare = self._bare = bare_module(model)
         self._names = {
@@ -44,7 +50,7 @@ class CompiledModel(nn.Module):
             **{f"buffer:{name}": tensor for name, tensor in bare.named_buffers(remove_duplicate=False)},
         }
         tangents = manifest.programs[ProgramName.BACKWARD].inputs
-        self._differentiable = [int(role.split(":")[1]) for role in tangents if role.startswith("tangent:")]
+        self.differentiable = [int(role.split(":")[1]) for role in tangents if role.startswith("tangent:")]
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
         """What the model returns for these inputs, in the mode that the user's model is in."""
@@ -55,11 +61,25 @@ class CompiledModel(nn.Module):
             )
         inputs = flat_tensors(arguments)
         outputs = self._train(inputs) if self.model.training else self._evaluate(inputs)
+        return self.nested(outputs)
+
+    def nested(self, outputs: list[Tensor]) -> Any:
+        """Flat outputs as the model returns them."""
         return pytree.tree_unflatten(outputs, self._output_tree)
 
+    def train_step(self, *batch: Any) -> Tensor:
+        """A whole training step as one call, `train_step(inputs, target)`; its loss.
+
+        The same as zero_grad, forward, the criterion, backward and `optimizer.step()`. Where weights stream, each
+        layer is updated inside backward, as soon as its gradient is complete, unless a step may be skipped for
+        overflow. No gradients are left.
+        """
+        if self.whole_step is None:
+            raise RuntimeError("train_step is for training: call it after compile, and before the context ends")
+        return self.whole_step(*batch)
+
     def _train(self, inputs: list[Tensor]) -> list[Tensor]:
-        self._check(inputs, whole_batch=True)
-        self._check_modes()
+        self.check_batch(inputs)
         return list(_CompiledForward.apply(self, inputs, *self._names))  # type: ignore[no-untyped-call]
 
     def run_forward(self, inputs: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -70,15 +90,34 @@ class CompiledModel(nn.Module):
             self._weights[f"buffer:{name}"].copy_(value)
         return result.outputs, result.saved
 
-    def run_backward(self, saved: list[Tensor], gradients: tuple[Tensor, ...]) -> list[Tensor]:
-        """Gradients in the order of the parameters given to autograd. One batch is trained on then."""
-        by_name = self._engine.backward(saved, [gradients[number] for number in self._differentiable])
-        self._clock.advance_step()
-        self.batches_trained += 1
+    def run_backward(self, saved: list[Tensor], gradients: tuple[Tensor, ...]) -> list[Tensor | None]:
+        """Gradients in the order of the parameters given to autograd. One batch is trained on then.
+
+        Where weights stream the gradients are in the store, and the parameters', and there are none for autograd.
+        """
+        accumulating = self._trained.accumulating() if self._trained.is_streamed else []
+        tangents = [gradients[number] for number in self.differentiable]
+        by_name = self.gradients(saved, tangents, accumulating)
+        if self._trained.is_streamed:
+            self._trained.show_gradients(by_name)
+            return [None for _ in self._names]
         return [by_name[name] for name in self._names.values()]
 
+    def gradients(
+        self,
+        saved: list[Tensor],
+        tangents: list[Tensor],
+        accumulating: Iterable[str] = (),
+        after_layer: AfterLayer | None = None,
+    ) -> dict[str, Tensor]:
+        """Gradients by name, as `Engine.backward` has them. One batch is trained on then."""
+        by_name = self._engine.backward(saved, tangents, accumulating, after_layer)
+        self._clock.advance_step()
+        self.batches_trained += 1
+        return by_name
+
     def is_differentiable(self, output: int) -> bool:
-        return output in self._differentiable
+        return output in self.differentiable
 
     def _evaluate(self, inputs: list[Tensor]) -> list[Tensor]:
         self._check(inputs, whole_batch=False)
@@ -122,6 +161,11 @@ class CompiledModel(nn.Module):
             f"the model was compiled for inputs {described(expected)}, not {described(given)}",
             "Give it batches of the compiled shape, or compile for this one.",
         )
+
+    def check_batch(self, inputs: list[Tensor]) -> None:
+        """Raise `ArtifactMismatch` where a step with these inputs is not the one that was compiled."""
+        self._check(inputs, whole_batch=True)
+        self._check_modes()
 
     def _check_modes(self) -> None:
         """Raise `ArtifactMismatch` where a module was put in another mode since the step was compiled."""

@@ -1,6 +1,7 @@
 """The compiled update in place of `optimizer.step()`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch.optim import Optimizer
@@ -10,6 +11,7 @@ from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
 from cerebras_pytorch.capture.optimizer import constants_of, learning_rates
 from cerebras_pytorch.training.trained import Trained
 from cerebras_wafer.simulator.loss_scale import LossScaler
+from cerebras_wafer.simulator.streaming import AfterLayer
 from cerebras_wafer.simulator.update import Updater
 
 
@@ -25,26 +27,49 @@ class CompiledUpdate:
         self._updater = updater
         self._constants = constants_of(optimizer)
         precision = manifest.precision
-        self._check_finite = precision.compute_dtype.layout.overflows_early or precision.scales_loss
+        self.may_skip = precision.compute_dtype.layout.overflows_early or precision.scales_loss
+        """Whether gradients can overflow."""
 
-    def step(self) -> bool:
+    def step(self, ready: Collection[str] | None = None) -> bool:
         """One update. Where gradients can overflow, a step with one that is not finite is skipped: then False.
 
         Nothing has changed then but the loss scale, and the optimizer's hooks are not called. A parameter that has
-        no gradient, one frozen since it was compiled, stays as it is, with its state.
+        no gradient, one frozen since it was compiled, stays as it is, with its state. `ready` names the parameters
+        whose gradients are in the store; None: gradients are the parameters' own.
         """
-        self._refuse_changed_constants()
-        self._refuse_new_parameters()
-        if self._check_finite:
-            finite = self._trained.gradients_are_finite()
+        names = self._trained.with_gradient() if ready is None else ready
+        self._refuse_changes()
+        if self.may_skip:
+            finite = self._trained.gradients_are_finite(names)
             self.loss_scaler.step_is_over(finite)
             if not finite:
                 return False
-        _call(self._optimizer, self._optimizer._optimizer_step_pre_hooks)
-        self._trained.take_in()
-        self._updater.update(self._trained.with_gradient(), learning_rates(self._optimizer))
-        _call(self._optimizer, self._optimizer._optimizer_step_post_hooks)
+        with self._hooks_called():
+            self._trained.take_in()
+            names = self._trained.with_gradient() if ready is None else ready
+            self._updater.update(names, learning_rates(self._optimizer))
         return True
+
+    def step_inside(self, backward: Callable[[AfterLayer], object]) -> None:
+        """One update inside `backward`, which calls what it is given as soon as a layer's gradients are complete.
+
+        Not where a step may be skipped: there all gradients have to be known first.
+        """
+        self._refuse_changes()
+        with self._hooks_called():
+            self._trained.take_in()
+            rates = learning_rates(self._optimizer)
+            backward(lambda names: self._updater.update(names, rates))
+
+    @contextmanager
+    def _hooks_called(self) -> Iterator[None]:
+        _call(self._optimizer, self._optimizer._optimizer_step_pre_hooks)
+        yield
+        _call(self._optimizer, self._optimizer._optimizer_step_post_hooks)
+
+    def _refuse_changes(self) -> None:
+        self._refuse_changed_constants()
+        self._refuse_new_parameters()
 
     def _refuse_changed_constants(self) -> None:
         now = constants_of(self._optimizer)

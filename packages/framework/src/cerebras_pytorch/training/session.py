@@ -6,7 +6,7 @@ written, signals heeded and max_steps reached.
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ class TrainingSession:
         self.user_state: dict[str, JsonValue] = {}
         self._process = process
         self._settings = settings
-        self._compiled = compiled
+        self.compiled = compiled
         self._recorder = recorder
         self._loader = loader
         self._position = Position()
@@ -83,7 +83,7 @@ class TrainingSession:
         source = self._counted(feed.epoch(epoch, begun))
         if begun:
             self._put_back(epoch)
-        full = full_batches(source, self._compiled.manifest, leftovers, self._say_dropped)
+        full = full_batches(source, self.compiled.manifest, leftovers, self._say_dropped)
         while True:
             self.end_step()
             if self._is_last_step():
@@ -108,10 +108,10 @@ class TrainingSession:
             return
         if self._position.epochs:
             raise RuntimeError("load is for the beginning: call it before the loop, or with weights_only=True")
-        place = place_of(checkpoint, self._compiled.manifest.batch_size)
+        place = place_of(checkpoint, self.compiled.manifest.batch_size)
         self.take_weights(checkpoint)
-        refuse_other_optimizer(self._compiled, checkpoint)
-        self._compiled.optimizer._opt_called = True  # type: ignore[attr-defined]  # epochs to come make no step
+        refuse_other_optimizer(self.compiled, checkpoint)
+        self.compiled.optimizer._opt_called = True  # type: ignore[attr-defined]  # epochs to come make no step
         if place is not None:
             self._resume = Resume(checkpoint, place, own)
             self._loader.draw_from(place.seed)
@@ -124,7 +124,7 @@ class TrainingSession:
 
     def take_weights(self, checkpoint: Checkpoint) -> None:
         """Put the weights of a checkpoint into the model, and what rode along into `user_state`."""
-        restore_weights(self._compiled, checkpoint)
+        restore_weights(self.compiled, checkpoint)
         self._take_extra(checkpoint)
 
     def _take_extra(self, checkpoint: Checkpoint) -> None:
@@ -136,25 +136,28 @@ class TrainingSession:
         """The loop has come to where the checkpoint was saved, in this epoch."""
         resume, self._resume = self._resume, None
         assert resume is not None
-        restore(self._compiled, resume.checkpoint)
+        restore(self.compiled, resume.checkpoint)
         self._take_extra(resume.checkpoint)
         self._saved_at = resume.checkpoint.manifest.created_at
         self._position = Position(list(resume.place.position.epochs))
         while len(self._position.epochs) <= epoch:
             self._position.begin_epoch()
         self.step = self._saved_step = self._process.last_step = resume.place.step
-        self._batches_counted = self._compiled.model.batches_trained
-        self._compiled.loss.take()
+        self._batches_counted = self.compiled.model.batches_trained
+        self.compiled.loss.take()
         self._updates, self._metrics = 0, {}
 
-    def optimizer_step(self) -> None:
-        """In place of `optimizer.step()`. In an epoch that was trained on already it is none."""
+    def optimizer_step(self, step: Callable[[], bool] | None = None) -> None:
+        """In place of `optimizer.step()`: run the update, or `step`, which is False where the step was skipped.
+
+        In an epoch that was trained on already it is none.
+        """
         if self._resume is not None:
             return
         self._updates += 1
-        scaler = self._compiled.update.loss_scaler
+        scaler = self.compiled.update.loss_scaler
         before = scaler.scale
-        if not self._compiled.update.step():
+        if not (step or self.compiled.update.step)():
             self._skipped = True
             self._warn_once("overflow", "gradients overflowed: this step is skipped, and so will be others")
             self._metrics["skipped_steps"] = scaler.skipped_steps
@@ -188,7 +191,7 @@ class TrainingSession:
             if self._checkpoint_is_due():
                 self._save()
         self._announce()
-        if self._batches_counted == self._compiled.model.batches_trained:  # not while gradients are accumulated
+        if self._batches_counted == self.compiled.model.batches_trained:  # not while gradients are accumulated
             self._heed_signals()
 
     def finish(self) -> None:
@@ -201,7 +204,7 @@ class TrainingSession:
             self._save()
         self._saver.wait()
         self._announce()
-        self._recorder.finished(self.step, self._compiled.update.loss_scaler)
+        self._recorder.finished(self.step, self.compiled.update.loss_scaler)
 
     def close(self) -> None:
         """However the run ended: a checkpoint that is being written is completed."""
@@ -215,12 +218,12 @@ class TrainingSession:
     def _count_step(self) -> None:
         self.step += 1
         self._process.last_step = self.step
-        loss = self._compiled.loss.take()
+        loss = self.compiled.loss.take()
         if loss is None:
             self._warn_once("no loss", "no loss was seen: the loop does not call the criterion given to compile")
         values = self._metrics if loss is None else {**self._metrics, "loss": loss}
-        batches = self._compiled.model.batches_trained - self._batches_counted
-        self._recorder.step(self.step, batches * self._compiled.manifest.batch_size, values)
+        batches = self.compiled.model.batches_trained - self._batches_counted
+        self._recorder.step(self.step, batches * self.compiled.manifest.batch_size, values)
         self._batches_counted += batches
         self._metrics, self._updates = {}, 0
         self._position.update(trained=True)
@@ -231,7 +234,7 @@ class TrainingSession:
 
         One that was skipped did no harm, but so many in a row are not mended by a loss scale.
         """
-        found, skipped = self._compiled.engine.take_found(), self._skipped
+        found, skipped = self.compiled.engine.take_found(), self._skipped
         self._skipped = False
         if found is None and (loss is None or math.isfinite(loss)):
             self._skipped_in_a_row = 0
@@ -266,11 +269,11 @@ class TrainingSession:
             self._saver.save(folder, snapshot, KeepRule())
 
     def _snapshot(self, extra: JsonValue) -> Snapshot:
-        batch_size = self._compiled.manifest.batch_size
+        batch_size = self.compiled.manifest.batch_size
         place = Place(self.step, self._position, self._loader.seed, batch_size)
         # Another machine, whose clock was ahead, may have saved the one before: this one is newer all the same.
         self._saved_at = max(time.time(), self._saved_at + CLOCK_TICK_SECONDS)
-        return snapshot_of(self._compiled, place, extra, self._saved_at)
+        return snapshot_of(self.compiled, place, extra, self._saved_at)
 
     def _announce(self) -> None:
         root = self._process.run_directory
@@ -297,7 +300,7 @@ class TrainingSession:
             )
 
     def _say_dropped(self, samples: int) -> None:
-        size = self._compiled.manifest.batch_size
+        size = self.compiled.manifest.batch_size
         self._warn_once("ragged", f"dropped a batch of {samples} samples: the model is compiled for {size}")
 
     def _warn_once(self, subject: str, message: str) -> None:

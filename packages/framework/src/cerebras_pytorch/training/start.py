@@ -1,13 +1,15 @@
 """Start training from the artifact: load it, check that it fits, and put it in the place of the user's parts."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cerebras_contract.artifacts import Manifest, TensorSpec
+from cerebras_contract.plans import Mode, Plan
 from cerebras_contract.states import StageKind
 from cerebras_contract.systems import load_system
 from cerebras_pytorch.capture.batch import Batch, specs_of
@@ -27,13 +29,15 @@ from cerebras_pytorch.training.session import TrainingSession
 from cerebras_pytorch.training.state import CompiledStep
 from cerebras_pytorch.training.trained import Trained
 from cerebras_pytorch.training.watch import progress_watched
+from cerebras_pytorch.training.whole_step import WholeStep
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions, tensor_spec
 from cerebras_wafer.errors import ArtifactMismatch
 from cerebras_wafer.simulator.clock import DeviceClock
 from cerebras_wafer.simulator.execute import Engine
 from cerebras_wafer.simulator.load import Artifact, load_artifact
 from cerebras_wafer.simulator.loss_scale import LossScaler
-from cerebras_wafer.simulator.store import ResidentMemory
+from cerebras_wafer.simulator.store import MappedMemory, Memory, ResidentMemory
+from cerebras_wafer.simulator.streaming import Streamer
 from cerebras_wafer.simulator.update import Updater
 
 
@@ -60,12 +64,13 @@ def start_training(
     refuse_without_values(bare_module(parts.model))
     artifact = load_artifact(process.run_directory.compile)
     _check(artifact.manifest, parts)
-    engine = Engine(artifact, settings.seed, parts.loss_scaler, find_non_finite=settings.find_nan)
+    trained = Trained(bare_module(parts.model), parts.optimizer, artifact.manifest, _memory(process, artifact.plan))
+    streamer = Streamer(artifact.plan, trained.store) if trained.is_streamed else None
+    engine = Engine(artifact, settings.seed, parts.loss_scaler, streamer, find_non_finite=settings.find_nan)
     clock = _clock(artifact, parts.options)
-    trained = Trained(bare_module(parts.model), parts.optimizer, artifact.manifest, ResidentMemory)
     compiled = CompiledStep(
         manifest=artifact.manifest,
-        model=CompiledModel(parts.model, engine, artifact.manifest, clock),
+        model=CompiledModel(parts.model, engine, artifact.manifest, clock, trained),
         loss=CompiledLoss(parts.criterion, engine, artifact.manifest),
         trained=trained,
         update=CompiledUpdate(
@@ -73,6 +78,7 @@ def start_training(
         ),
         optimizer=parts.optimizer,
         engine=engine,
+        streamer=streamer,
         clock=clock,
     )
     put_back.enter_context(
@@ -80,6 +86,8 @@ def start_training(
     )
     recorder = Recorder(process, settings, events, clock)
     session = TrainingSession(process, settings, compiled, recorder, parts.loader)
+    compiled.model.whole_step = WholeStep(compiled, session.optimizer_step)
+    put_back.callback(setattr, compiled.model, "whole_step", None)
     put_back.callback(session.close)
     _put_in_place(parts, compiled, session, put_back)
     process.artifact_key = artifact.manifest.artifact_key
@@ -90,6 +98,13 @@ def start_training(
     if begin is not None:
         session.go_on_from(*begin)
     return session, compiled.model
+
+
+def _memory(process: Process, plan: Plan) -> Callable[[int], Memory]:
+    """In weight streaming what is trained lies in a file of the run directory; pipelined, everything is resident."""
+    if plan.mode == Mode.PIPELINED:
+        return ResidentMemory
+    return partial(MappedMemory, process.run_directory.root)
 
 
 def _clock(artifact: Artifact, options: CompileOptions) -> DeviceClock:

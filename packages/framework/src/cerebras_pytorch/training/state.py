@@ -26,6 +26,7 @@ from cerebras_pytorch.training.trained import Trained
 from cerebras_wafer.compiler.frontends.training_step import tensor_spec
 from cerebras_wafer.simulator.clock import DeviceClock
 from cerebras_wafer.simulator.execute import Engine
+from cerebras_wafer.simulator.streaming import Streamer
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class CompiledStep:
     update: CompiledUpdate
     optimizer: Optimizer
     engine: Engine
+    streamer: Streamer | None
     clock: DeviceClock
 
 

@@ -1,6 +1,6 @@
 """What is trained, moved into the store: the user's parameters and the optimizer's state are views of it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ from cerebras_contract.artifacts import Manifest
 from cerebras_pytorch.capture.optimizer import initial_state, slots_of, state_on_meta
 from cerebras_pytorch.capture.step import parameters_by_name
 from cerebras_wafer.simulator.loss_scale import all_finite
-from cerebras_wafer.simulator.store import Memory, Store
+from cerebras_wafer.simulator.store import MappedMemory, Memory, Store
 
 
 class Trained:
@@ -25,12 +25,17 @@ class Trained:
     ) -> None:
         slots = slots_of(optimizer, parameters_by_name(model, manifest.trained))
         state = state_on_meta(optimizer, slots)
+        self.parameters: dict[nn.Parameter, str] = {slot.parameter: slot.name for slot in slots}
+        frozen = {name: one for name, one in model.named_parameters() if one not in self.parameters}
         examples = {f"parameter:{slot.name}": slot.parameter.detach() for slot in slots}
+        examples |= {f"parameter:{name}": one.detach() for name, one in frozen.items()}
         examples |= {f"state:{slot.name}/{key}": value for slot in slots for key, value in state[slot.name].items()}
         self.store = Store(examples, manifest.updates, memory_of)
-        self.parameters: dict[nn.Parameter, str] = {slot.parameter: slot.name for slot in slots}
         self._optimizer = optimizer
         self._state_names = {slot.name: list(state[slot.name]) for slot in slots}
+        for name, one in frozen.items():
+            self._take_parameter(one, name)
+            self.store.let_go([f"parameter:{name}"])
         for slot in slots:
             own = initial_state(optimizer, slot, slot.parameter)
             self._take_parameter(slot.parameter, slot.name)
@@ -50,21 +55,46 @@ class Trained:
         """Names of the parameters that have a gradient."""
         return {name for parameter, name in self.parameters.items() if parameter.grad is not None}
 
-    def gradients_are_finite(self) -> bool:
-        """Whether every gradient is."""
-        return all(
-            all_finite([parameter.grad]) and self._let_go([f"gradient:{name}"])
-            for parameter, name in self.parameters.items()
-            if parameter.grad is not None
-        )
+    def gradients_are_finite(self, names: Collection[str]) -> bool:
+        """Whether those of these parameters are: the parameters' own, else those of the store."""
+        gradients = {name: parameter.grad for parameter, name in self.parameters.items()}
+        places = self.store.tensors
+        own = {name: gradients[name] for name in names}
+        tensors = [places[f"gradient:{name}"] if one is None else one for name, one in own.items()]
+        if not self.is_streamed:
+            return all_finite(tensors)
+        return all(all_finite([tensor]) and self._let_go([tensor]) for tensor in tensors)
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether the store lies in a file."""
+        return isinstance(self.store.memory, MappedMemory)
+
+    def accumulating(self) -> list[str]:
+        """Names of the parameters that have a gradient, which is in the store: another is added to it."""
+        self._take_gradients()
+        return list(self.with_gradient())
+
+    def show_gradients(self, names: Collection[str]) -> None:
+        """Let a script see gradients that lie in the store as those of its parameters."""
+        for parameter, name in self.parameters.items():
+            if name in names:
+                parameter.grad = self.store.tensors[f"gradient:{name}"]
+
+    def take_in_gradients(self, gradients: Mapping[str, Tensor]) -> None:
+        """Copy gradients, by name, into the store, unless they are there."""
+        places = self.store.tensors
+        others = {n: one for n, one in gradients.items() if one.data_ptr() != places[f"gradient:{n}"].data_ptr()}
+        if others:
+            torch._foreach_copy_([places[f"gradient:{name}"] for name in others], list(others.values()))
 
     def tensors(self) -> dict[str, Tensor]:
         """Parameters and optimizer state by role: `parameter:NAME`, `state:NAME/key`."""
         self.take_in()
         return {role: tensor for role, tensor in self.store.tensors.items() if not role.startswith("gradient:")}
 
-    def _let_go(self, roles: Iterable[str]) -> bool:
-        self.store.let_go(roles)
+    def _let_go(self, tensors: Iterable[Tensor]) -> bool:
+        self.store.memory.let_go(tensors)
         return True
 
     def _roles(self, name: str) -> list[str]:
@@ -85,11 +115,5 @@ class Trained:
 
     def _take_gradients(self) -> None:
         """Autograd's gradients are tensors of their own; so are those that a script assigns."""
-        others = [
-            (self.store.tensors[f"gradient:{name}"], parameter.grad)
-            for parameter, name in self.parameters.items()
-            if parameter.grad is not None
-            and parameter.grad.data_ptr() != self.store.tensors[f"gradient:{name}"].data_ptr()
-        ]
-        if others:
-            torch._foreach_copy_([place for place, _ in others], [gradient.detach() for _, gradient in others])
+        pairs = ((name, parameter.grad) for parameter, name in self.parameters.items())
+        self.take_in_gradients({name: one.detach() for name, one in pairs if one is not None})

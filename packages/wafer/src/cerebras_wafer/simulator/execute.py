@@ -4,7 +4,7 @@ Random operations (dropout) draw from a generator of the engine's own, so that w
 a data loader for one, cannot change them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -17,6 +17,7 @@ from cerebras_wafer.simulator.failing import failed_program
 from cerebras_wafer.simulator.load import Artifact
 from cerebras_wafer.simulator.loss_scale import LossScaler, all_finite
 from cerebras_wafer.simulator.nonfinite import NonFinite, first_non_finite
+from cerebras_wafer.simulator.streaming import AfterLayer, Streamer, streamed_programs
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,17 @@ class Engine:
     """
 
     def __init__(
-        self, artifact: Artifact, seed: int, loss_scaler: LossScaler | None = None, *, find_non_finite: bool = False
+        self,
+        artifact: Artifact,
+        seed: int,
+        loss_scaler: LossScaler | None = None,
+        streamer: Streamer | None = None,
+        *,
+        find_non_finite: bool = False,
     ) -> None:
         self._programs = artifact.programs
+        self._running = streamed_programs(artifact, streamer) if streamer else artifact.programs
+        self._streamer = streamer
         self._specs = artifact.manifest.programs
         self._loss_scaler = loss_scaler or LossScaler()
         self._kept: dict[ProgramName, tuple[list[Tensor], Tensor]] | None = {} if find_non_finite else None
@@ -67,21 +76,37 @@ class Engine:
         assert isinstance(loss, Tensor)
         return loss
 
-    def backward(self, saved: list[Tensor], tangents: Sequence[Tensor]) -> dict[str, Tensor]:
+    def backward(
+        self,
+        saved: list[Tensor],
+        tangents: Sequence[Tensor],
+        accumulating: Iterable[str] = (),
+        after_layer: AfterLayer | None = None,
+    ) -> dict[str, Tensor]:
         """Gradients by parameter name, from the gradients of the differentiable outputs. Empties `saved`.
 
-        A program that scales gradients takes the loss scale as its last input.
+        A program that scales gradients takes the loss scale as its last input. Where weights stream, the gradients
+        are those of the store: new ones, or, of the parameters `accumulating`, added to what is there; `after_layer`
+        is called as soon as those of a layer are complete.
         """
         spec = self._specs[ProgramName.BACKWARD]
         saved.extend(tangents)
         if spec.inputs[-1] == SCALE:
             saved.append(torch.tensor(self._loss_scaler.scale))
         self._keep(ProgramName.BACKWARD, saved)
+        look = self._kept is not None and not self._skips_overflow
+        if self._streamer:
+            self._streamer.begin_backward(accumulating, after_layer, look=look)
         with torch.no_grad(), self._own_random_state():
-            results = self._programs[ProgramName.BACKWARD](saved)
-        if self._kept is not None and not self._skips_overflow and not all_finite(results):
+            results = self._running[ProgramName.BACKWARD](saved)
+        if self._streamer:
+            gradients, is_finite = self._streamer.end_backward()
+        else:
+            gradients = {r.removeprefix("gradient:"): value for r, value in zip(spec.outputs, results, strict=True)}
+            is_finite = not look or all_finite(results)
+        if not is_finite:
             self._found = self._found or self._non_finite(ProgramName.BACKWARD)
-        return {role.removeprefix("gradient:"): value for role, value in zip(spec.outputs, results, strict=True)}
+        return gradients
 
     def _forward(self, name: ProgramName, weights: Mapping[str, Tensor], inputs: Sequence[Tensor]) -> ForwardResult:
         spec = self._specs[name]
@@ -102,7 +127,7 @@ class Engine:
         """The results of a program whose arguments others hold, too: batch, weights, outputs."""
         again, state = list(arguments), torch.get_rng_state()
         try:
-            results: Sequence[Tensor] = self._programs[name](arguments)
+            results: Sequence[Tensor] = self._running[name](arguments)
         except (IndexError, RuntimeError) as error:
             if "DefaultCPUAllocator" in str(error):  # no memory: that is no fault of the values
                 raise

@@ -10,7 +10,7 @@ from cerebras_contract.artifacts import UpdateSpec
 from cerebras_wafer.simulator.load import Artifact
 from cerebras_wafer.simulator.store import Store, owner_of
 
-CHUNK_ELEMENTS = 1 << 18  # of a flat update: its temporaries fit a processor's cache
+CHUNK_ELEMENTS = 1 << 20  # of a flat update: small enough for a cache, large enough that calls cost little
 LET_GO_ELEMENTS = 1 << 22  # so much of each kind is held at most while an update streams
 
 
@@ -53,7 +53,7 @@ class _FlatUpdate:
 
     def update(self, names: Collection[str], rates: Mapping[str, Tensor]) -> None:
         for first, last in self._runs(names):
-            scalars = {role: flat[first] for role, flat in self._scalars.items()}
+            scalars = {role: _alone(flat[first]) for role, flat in self._scalars.items()}
             changed: dict[str, Tensor] = {}
             for begin, end in self._chunks(self._bounds[first][0], self._bounds[last][1]):
                 parts = {role: flat[begin:end] for role, flat in self._flat.items()}
@@ -110,11 +110,16 @@ class _WholeUpdate:
             return
         zeros = {f"gradient:{name}": torch.zeros_like(self._tensors[f"parameter:{name}"]) for name in missing}
         given = {**self._tensors, **zeros, **rates}
-        results = self._program([given[role] for role in self._inputs])
+        results = self._program([given[role] if given[role].dim() else _alone(given[role]) for role in self._inputs])
         for role, result in zip(self._outputs, results, strict=True):
             if not missing or owner_of(role) not in missing:
                 self._tensors[role].copy_(result)
         self._memory.let_go(self._tensors.values())
+
+
+def _alone(scalar: Tensor) -> Tensor:
+    """With a memory of its own: where a program converts a view, PyTorch copies all that the view's memory holds."""
+    return scalar.clone()
 
 
 def _role_in_call(role: str, names: list[str]) -> str:

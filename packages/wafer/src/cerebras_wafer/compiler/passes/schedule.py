@@ -6,7 +6,7 @@ once, so that the time to plan grows with depth only as the plan itself does.
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from cerebras_contract.plans import Bound, KernelPlan, LayerPlan, MemoryEstimate, Mode, Phase, Plan, PlanWarning
@@ -14,7 +14,7 @@ from cerebras_contract.systems import SystemSpec
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions
 from cerebras_wafer.compiler.ir.kernels import KernelGraph
 from cerebras_wafer.compiler.passes.kernel_cost import KernelCosts
-from cerebras_wafer.compiler.passes.layers import layers_of, workload_of
+from cerebras_wafer.compiler.passes.layers import Layer, layers_of, workload_of
 from cerebras_wafer.compiler.passes.micro_batch import batch_per_system, choose_micro_batch
 from cerebras_wafer.compiler.passes.trust import trust_of
 from cerebras_wafer.hardware.calibration import constants_for
@@ -54,7 +54,7 @@ def schedule(graph: KernelGraph, options: CompileOptions, system: SystemSpec) ->
     step = step_time(workload, batch, micro_batch, machine)
     layers = layers_of(graph)
     kernels = KernelCosts(graph, micro_batch, machine).plans(layers)
-    plans = list(_layer_plans(workload, micro_batch, held, kernels, machine))
+    plans = list(_layer_plans(workload, layers, micro_batch, held, kernels, machine))
     return Plan(
         system=system.name,
         clock_hz=system.clock_hz,
@@ -104,7 +104,12 @@ def _step_cycles(step: StepTime, micro_batches: int, layers: list[LayerPlan], sy
 
 
 def _layer_plans(
-    workload: Workload, micro_batch: int, held: Residency, kernels: list[KernelPlan], machine: Machine
+    workload: Workload,
+    layers: Sequence[Layer],
+    micro_batch: int,
+    held: Residency,
+    kernels: list[KernelPlan],
+    machine: Machine,
 ) -> Iterator[LayerPlan]:
     """One plan a layer; those of equal work share their times and are `planned_as` the first of them."""
     cycles: Counter[tuple[str, Phase]] = Counter()
@@ -112,7 +117,7 @@ def _layer_plans(
         cycles[kernel.layer, kernel.phase] += kernel.cycles
     first: dict[LayerWork, tuple[str, LayerTime]] = {}
     kept = 0.0
-    for layer in workload:
+    for layer, with_weights in zip(workload, layers, strict=True):
         signature = replace(layer, name="")
         if signature not in first:
             first[signature] = (layer.name, layer_time(layer, micro_batch, held.spilled_share, machine))
@@ -122,7 +127,8 @@ def _layer_plans(
             cycles[planned_as, Phase.FORWARD],
             cycles[planned_as, Phase.LOSS] + cycles[planned_as, Phase.BACKWARD],
         )
-        yield _layer_plan(layer, planned_as, time, computing, _Held(kept, micro_batch, held), machine)
+        plan = _layer_plan(layer, planned_as, time, computing, _Held(kept, micro_batch, held), machine)
+        yield plan.model_copy(update={"weights": list(with_weights.weights)})
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,247 @@
+"""Weight streaming: a layer's weights are brought in when it runs, the next one's beside it, and let go after.
+
+Which weights a layer has, and which layer is next, is the plan's to say. Where in a program a layer begins and ends
+is where its weights are used first and last; the program is rewritten to say so.
+"""
+
+import operator
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from operator import attrgetter
+
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.graph import _BoxedCodeGen
+
+from cerebras_contract.artifacts import ProgramName
+from cerebras_contract.plans import Phase, Plan
+from cerebras_wafer.compiler.frontends.flat import output_nodes
+from cerebras_wafer.simulator.load import Artifact
+from cerebras_wafer.simulator.store import Store
+
+STREAMER = "streamer"
+TRACE_LENGTH = 10_000
+
+AfterLayer = Callable[[list[str]], None]
+"""Called in backward with the names of parameters whose gradients are complete, and which it reads no more."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What was done with the weights of a layer: `bring in`, `prefetch`, `let go` or `update`."""
+
+    action: str
+    layer: str
+    phase: Phase
+
+
+class Streamer:
+    """Moves the weights and gradients of one store, layer by layer, in the order of a plan."""
+
+    def __init__(self, plan: Plan, store: Store) -> None:
+        self.store = store
+        self.trace: deque[Moved] = deque(maxlen=TRACE_LENGTH)
+        """What was moved, the last at the end."""
+        self.weights: dict[str, list[str]] = {
+            layer.name: [name for name in layer.weights if f"parameter:{name}" in store.tensors]
+            for layer in plan.layers
+        }
+        names = [name for name, weights in self.weights.items() if weights]
+        self._next = {
+            Phase.FORWARD: dict(pairwise(names)),
+            Phase.BACKWARD: dict(pairwise(names[::-1])),
+        }
+        self._accumulating: frozenset[str] = frozenset()
+        self._after_layer: AfterLayer | None = None
+        self._complete: dict[str, None] = {}
+        self._is_finite: bool | None = None
+
+    def layers_with(self, weight: str) -> list[str]:
+        """The layers that read a weight, in the order of forward; one that no layer names is a layer of its own."""
+        found = [name for name, weights in self.weights.items() if weight in weights]
+        if not found:
+            self.weights[weight] = [weight]
+        return found or [weight]
+
+    def begin_backward(self, accumulating: Iterable[str], after_layer: AfterLayer | None, *, look: bool) -> None:
+        """What is to happen with gradients: added to those of `accumulating`, and looked at whether they are finite."""
+        self._accumulating, self._after_layer = frozenset(accumulating), after_layer
+        self._complete, self._is_finite = {}, True if look else None
+
+    def end_backward(self) -> tuple[dict[str, Tensor], bool]:
+        """The gradients by name, where they lie in the store, and whether all that was looked at is finite."""
+        gradients = {name: self.store.tensors[f"gradient:{name}"] for name in self._complete}
+        return gradients, self._is_finite is not False
+
+    def bring_in(self, layer: str, phase: Phase) -> None:
+        """The layer is about to run."""
+        self._moved("bring in", layer, phase)
+        following = self._next[phase].get(layer)
+        if following is not None:
+            self.store.will_need(self._parameters(following))
+            self._moved("prefetch", following, phase)
+
+    def let_go(self, layer: str, phase: Phase, gradients: Sequence[str]) -> None:
+        """The layer has run; in backward, the gradients of these parameters are complete."""
+        if gradients and self._after_layer is not None:
+            self._after_layer(list(gradients))
+            self._moved("update", layer, phase)
+        self.store.let_go([*self._parameters(layer), *(f"gradient:{name}" for name in gradients)])
+        self._moved("let go", layer, phase)
+
+    def take_gradient(self, name: str, value: Tensor) -> None:
+        """A gradient is there: it goes to the store."""
+        place = self.store.tensors[f"gradient:{name}"]
+        if name in self._accumulating:
+            place.add_(value)
+        else:
+            place.copy_(value)
+        self._complete[name] = None
+        if self._is_finite is not None:
+            self._is_finite = self._is_finite and bool(value.isfinite().all())
+
+    def _parameters(self, layer: str) -> list[str]:
+        return [f"parameter:{name}" for name in self.weights[layer]]
+
+    def _moved(self, action: str, layer: str, phase: Phase) -> None:
+        self.trace.append(Moved(action, layer, phase))
+
+
+def streamed_programs(artifact: Artifact, streamer: Streamer) -> dict[ProgramName, GraphModule]:
+    """The programs of an artifact, with the movements of weights and gradients in those that have any."""
+    specs, programs = artifact.manifest.programs, dict(artifact.programs)
+    for name in (ProgramName.FORWARD, ProgramName.EVALUATE):
+        programs[name] = streamed(artifact.programs[name], _parameters(specs[name].inputs), streamer)
+    forward, backward = specs[ProgramName.FORWARD], specs[ProgramName.BACKWARD]
+    kept = kept_weights(artifact.programs[ProgramName.FORWARD], _parameters(forward.inputs))
+    kept_by_role = dict(zip(forward.outputs, kept, strict=True))
+    programs[ProgramName.BACKWARD] = streamed_backward(
+        artifact.programs[ProgramName.BACKWARD],
+        [kept_by_role.get(role) for role in backward.inputs],
+        [role.removeprefix("gradient:") for role in backward.outputs],
+        streamer,
+    )
+    return programs
+
+
+def _parameters(roles: Sequence[str]) -> list[str | None]:
+    """The parameter that each input is; None for another input."""
+    return [role.removeprefix("parameter:") if role.startswith("parameter:") else None for role in roles]
+
+
+def streamed(program: GraphModule, weights: Sequence[str | None], streamer: Streamer) -> GraphModule:
+    """A program of forward that says where a layer's weights are brought in and let go.
+
+    `weights` names, for each input, the parameter that it is, or a view of it; None for another input.
+    """
+    return _rewritten(program, weights, [], streamer, Phase.FORWARD)
+
+
+def streamed_backward(
+    program: GraphModule, weights: Sequence[str | None], gradients: Sequence[str], streamer: Streamer
+) -> GraphModule:
+    """As `streamed`, of backward: `gradients` names its outputs, which go to the store as they come."""
+    return _rewritten(program, weights, gradients, streamer, Phase.BACKWARD)
+
+
+def kept_weights(program: GraphModule, weights: Sequence[str | None]) -> list[str | None]:
+    """For each output of a program the parameter that it is, or a view of it: what backward gets from forward."""
+    views = _views(program.graph, weights)
+    return [views.get(node) if node is not None else None for node in output_nodes(program)]
+
+
+@dataclass
+class _Span:
+    """The places in a program, by the number of a node, between which a layer runs."""
+
+    first: int
+    last: int
+    gradients: list[str] = field(default_factory=list)
+
+    def cover(self, place: int) -> None:
+        self.first, self.last = min(self.first, place), max(self.last, place)
+
+
+def _rewritten(
+    program: GraphModule,
+    weights: Sequence[str | None],
+    gradients: Sequence[str],
+    streamer: Streamer,
+    phase: Phase,
+) -> GraphModule:
+    """The program with calls to the streamer; where there are gradients, they are taken and nothing is returned."""
+    nodes = list(program.graph.nodes)
+    places = {node: place for place, node in enumerate(nodes)}
+    returned = output_nodes(program)
+    taken: dict[int, list[str]] = defaultdict(list)
+    for name, node in zip(gradients, returned, strict=False):
+        assert node is not None
+        taken[places[node]].append(name)
+    uses = _uses(program.graph, weights)
+    spans = _spans(uses, {name: place for place, names in taken.items() for name in names}, streamer, phase)
+    inputs = sum(node.op == "placeholder" for node in nodes)
+    graph, copies = Graph(), dict[Node, Node]()
+    for place, node in enumerate(nodes[:-1]):
+        if place == inputs:
+            moved_by = graph.get_attr(STREAMER)
+            _take(graph, moved_by, copies, [(nodes[p], name) for p in range(inputs) for name in taken[p]])
+        for layer in [layer for layer, span in spans.items() if max(span.first, inputs) == place]:
+            graph.call_method("bring_in", (moved_by, layer, phase.value))
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+        if place >= inputs:
+            _take(graph, moved_by, copies, [(node, name) for name in taken[place]])
+        for layer, span in spans.items():
+            if max(span.last, inputs) == place:
+                graph.call_method("let_go", (moved_by, layer, phase.value, span.gradients))
+    graph.output(() if gradients else tuple(copies[node] if node is not None else None for node in returned))
+    graph.set_codegen(_BoxedCodeGen())
+    constants = {str(node.target): attrgetter(str(node.target))(program) for node in nodes if node.op == "get_attr"}
+    return GraphModule({**constants, STREAMER: streamer}, graph)
+
+
+def _take(graph: Graph, moved_by: Node, copies: dict[Node, Node], gradients: Iterable[tuple[Node, str]]) -> None:
+    for node, name in gradients:
+        graph.call_method("take_gradient", (moved_by, name, copies[node]))
+
+
+def _spans(uses: dict[str, list[int]], gradients: dict[str, int], streamer: Streamer, phase: Phase) -> dict[str, _Span]:
+    """Where each layer runs. Of a weight that several layers share, each has the uses that come in its turn."""
+    spans: dict[str, _Span] = {}
+    for name in dict.fromkeys([*uses, *gradients]):
+        layers = streamer.layers_with(name)
+        in_turn = layers if phase == Phase.FORWARD else layers[::-1]
+        places = uses.get(name, [])
+        for number, place in enumerate(places):
+            turn = number * len(in_turn) // len(places)
+            spans.setdefault(in_turn[turn], _Span(place, place)).cover(place)
+        if name in gradients:  # complete where it is there and no use of the weight is to come
+            place = max([gradients[name], *places])
+            span = spans.setdefault(layers[0], _Span(place, place))
+            span.cover(place)
+            span.gradients.append(name)
+    return spans
+
+
+def _uses(graph: Graph, weights: Sequence[str | None]) -> dict[str, list[int]]:
+    """For each weight the places where its values are read, in order."""
+    views = _views(graph, weights)
+    uses: dict[str, list[int]] = defaultdict(list)
+    for place, node in enumerate(graph.nodes):
+        if node.op != "output" and node not in views:
+            for name in dict.fromkeys(views[one] for one in node.all_input_nodes if one in views):
+                uses[name].append(place)
+    return uses
+
+
+def _views(graph: Graph, weights: Sequence[str | None]) -> dict[Node, str]:
+    """The inputs that are weights, and all views of them: nodes whose memory is the weight's."""
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    views = {node: name for node, name in zip(inputs, weights, strict=True) if name is not None}
+    for node in graph.nodes:
+        is_view = isinstance(node.target, OpOverload) and node.target.is_view
+        if (is_view or node.target is operator.getitem) and node.args[0] in views:
+            views[node] = views[node.args[0]]
+    return views
