@@ -1,7 +1,11 @@
 """Weight streaming: the losses are those of resident execution, bit for bit, however a script trains."""
 
+import re
 import shutil
+import subprocess
+import sys
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -231,6 +235,57 @@ def test_one_layer_at_a_time_is_there_and_the_next_is_fetched(base):
     updated = [layer for action, layer in backward if action == "update"]
     in_a_step = [*reversed(LAYERS[1:-1]), "tokens"]  # the head's weight is that of the tokens, which are its last use
     assert updated == in_a_step * len(batches())
+
+
+class Wide(nn.Module):
+    """32 MiB of parameters, 16 in each of six layers of which one at a time is needed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(2048, 2048) for _ in range(6))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x
+
+
+def test_the_process_stays_within_the_bound_of_the_plan(tmp_path):
+    """Of 384 MB (parameters, gradients, two moments) a process holds a layer or two."""
+    for mode, least, most in ((STREAMED, 16, 160), (RESIDENT, 384, 900)):
+        script = tmp_path / f"{mode}.py"
+        script.write_text(SCRIPT.format(here=str(Path(__file__).parents[3]), mode=mode))
+        command = [sys.executable, str(script)]
+        printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        grown, bound = re.findall(r"grown (\d+) bound (\d+)", printed)[-1]
+        assert least << 20 < int(grown) < most << 20
+        assert int(grown) < int(bound)
+        assert "this process holds more" not in printed
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {here!r})
+import torch
+from tests.unit.framework.test_streaming import Wide
+import cerebras_pytorch as cbt
+from torch import nn
+
+with cbt.init_context() as context:
+    context.set_run_config(cbt.utils.config.RunConfig(execution_mode={mode!r}, log_steps=1))
+    model, criterion = Wide(), nn.MSELoss()
+    optimizer = torch.optim.AdamW(model.parameters())
+    batch = (torch.ones(4, 2048), torch.zeros(4, 2048))
+    loader = cbt.utils.data.DataLoader([batch] * 2)
+    compiled = cbt.compile(model, optimizer, criterion, loader)
+    for inputs, target in loader:
+        optimizer.zero_grad()
+        criterion(compiled(inputs), target).backward()
+        cbt.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    memory = context.session.recorder.memory
+    print("grown", memory.grown_bytes, "bound", memory.bound_bytes)
+"""
 
 
 def edit_plan(artifact, change):

@@ -338,7 +338,7 @@ def test_device_time_counts_batches_not_updates():
                 criterion(compiled_model(x), y).backward()
                 if number % batches_an_update == 0:
                     optimizer.step()
-        return context.session._recorder._clock.seconds
+        return context.session.recorder._clock.seconds
 
     assert device_seconds(1) == pytest.approx(device_seconds(4))
 

@@ -147,7 +147,9 @@ class CandidatePlan(ContractModel):
 
 class MemoryEstimate(ContractModel):
     """Bytes. In weight streaming weights, optimizer state and gradients live beside the wafer, activations on it;
-    pipelined, everything lives on it. `peak_sram_bytes_per_pe` is of the fullest PE."""
+    pipelined, everything lives on it. `peak_sram_bytes_per_pe` is of the fullest PE. `host_peak_bytes` is what the
+    process that executes the step on this machine holds at most beyond what it held before; 0 where nothing was
+    compiled to be executed."""
 
     weights_bytes: int
     optimizer_state_bytes: int
@@ -156,6 +158,7 @@ class MemoryEstimate(ContractModel):
     spilled_bytes: int
     wafer_sram_bytes: int
     peak_sram_bytes_per_pe: int
+    host_peak_bytes: int = 0
 
 
 class PlanWarning(ContractModel):

@@ -1,13 +1,17 @@
 """How much memory this process uses, and how much it could still have. Linux only: elsewhere nothing is known."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+
+from cerebras_pytorch.settings import GIBIBYTE
 
 KIBIBYTE = 1 << 10
 NO_LIMIT_BYTES = 1 << 60
 """Groups of version 1 write a number near 2^63 where there is no limit."""
 
 STATUS = Path("/proc/self/status")
+PEAK_RESET = Path("/proc/self/clear_refs")
 MACHINE = Path("/proc/meminfo")
 GROUPS = Path("/proc/self/cgroup")
 GROUP_FILES = Path("/sys/fs/cgroup")
@@ -17,6 +21,38 @@ def used_bytes() -> int | None:
     """What only this process holds, in memory or swapped out. Pages of files do not count: they can be read again."""
     fields = _fields(STATUS)
     return sum(fields.get(name, 0) for name in ("RssAnon", "RssShmem", "VmSwap")) if "RssAnon" in fields else None
+
+
+class PeakMemory:
+    """The most that this process has held in memory since this was made, mapped pages included.
+
+    `bound_bytes` is what it may grow by; 0: nothing is known of that. Of what it holds at first, `moved_bytes` are
+    moved to where they count as grown.
+    """
+
+    def __init__(self, bound_bytes: int, moved_bytes: int = 0) -> None:
+        self.bound_bytes = bound_bytes
+        with suppress(OSError):  # not Linux, or not allowed: then the peak is that of the whole process
+            PEAK_RESET.write_text("5", encoding="ascii")
+        resident = _fields(STATUS).get("VmRSS")
+        self._before = None if resident is None else resident - moved_bytes
+
+    @property
+    def grown_bytes(self) -> int | None:
+        """What it has grown by at most; None where that is not known."""
+        peak = _fields(STATUS).get("VmHWM")
+        return None if peak is None or self._before is None else max(peak - self._before, 0)
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether it has grown by more than the bound."""
+        return bool(self.bound_bytes) and (self.grown_bytes or 0) > self.bound_bytes
+
+    def __str__(self) -> str:
+        grown = self.grown_bytes
+        shown = "unknown" if grown is None else f"{grown / GIBIBYTE:.2f} GiB"
+        bound = f", bound by the plan to {self.bound_bytes / GIBIBYTE:.2f} GiB" if self.bound_bytes else ""
+        return f"{shown} beyond what was there before training{bound}"
 
 
 def free_bytes() -> int | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from cerebras_contract.events import CheckpointEvent, MetricEvent, ProgressEvent, TrainingStartsEvent, WarningEvent
 from cerebras_pytorch.events import EventWriter
 from cerebras_pytorch.log import logger
+from cerebras_pytorch.memory import PeakMemory
 from cerebras_pytorch.process import Process
 from cerebras_pytorch.settings import RunSettings
 from cerebras_pytorch.training.progress import bar_of
@@ -43,10 +44,14 @@ class RateMeter:
 class Recorder:
     """Writes events and log lines of one run. On target CPU there is no device time in them."""
 
-    def __init__(self, process: Process, settings: RunSettings, events: EventWriter, clock: DeviceClock) -> None:
+    def __init__(
+        self, process: Process, settings: RunSettings, events: EventWriter, clock: DeviceClock, memory: PeakMemory
+    ) -> None:
         self._settings = settings
         self._events = events
         self._clock = clock
+        self.memory = memory
+        self._memory_is_passed = False
         self._rates = RateMeter()
         self._first_step = self._logged_step = self._checkpoints = self._warnings = 0
         self._last_loss = "none"
@@ -112,6 +117,7 @@ class Recorder:
             f" {self._rates_text(self._rates.since_start())}; {_counted(self._checkpoints, 'checkpoint')} saved,"
             f" {_counted(self._warnings, 'warning')}"
         )
+        logger.info(f"Peak memory of this process: {self.memory}")
         if self._settings.has_device_time:
             logger.info(self._device_summary())
 
@@ -155,6 +161,9 @@ class Recorder:
             device_samples_per_second=self._device_rate(),
         )
         self._summary.reached(step)
+        if self.memory.is_passed and not self._memory_is_passed:
+            self._memory_is_passed = True
+            self.warning(f"this process holds more than its step takes, as data of the script does: {self.memory}")
         if self._event_files:
             self._event_files.add(step, {"rate/wall_samples_per_second": rate})
         if self._settings.has_device_time:

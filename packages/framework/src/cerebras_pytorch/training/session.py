@@ -54,7 +54,7 @@ class TrainingSession:
         self._process = process
         self._settings = settings
         self.compiled = compiled
-        self._recorder = recorder
+        self.recorder = recorder
         self._loader = loader
         self._position = Position()
         self._resume: Resume | None = None
@@ -115,7 +115,7 @@ class TrainingSession:
         if place is not None:
             self._resume = Resume(checkpoint, place, own)
             self._loader.draw_from(place.seed)
-            self._recorder.goes_on_from(place.step)
+            self.recorder.goes_on_from(place.step)
             logger.info(f"Going on from {self._shown(checkpoint.folder)}: step {place.step}, {place.position}")
 
     def _shown(self, folder: Path) -> Path:
@@ -171,7 +171,7 @@ class TrainingSession:
         if self._updates:
             self._metrics.update(values)
         else:
-            self._recorder.values(self.step, values)
+            self.recorder.values(self.step, values)
 
     def save_to(self, folder: Path, extra: JsonValue) -> None:
         """Save a checkpoint to a folder of the script's choice: at the end of the step in progress, beside training;
@@ -197,23 +197,23 @@ class TrainingSession:
     def finish(self) -> None:
         """At the context's exit: end the last step, save it, and say how training went."""
         if self._resume is not None:
-            self._recorder.warning(f"the script ended before it came to {self._shown(self._resume.checkpoint.folder)}")
+            self.recorder.warning(f"the script ended before it came to {self._shown(self._resume.checkpoint.folder)}")
             self._put_back(0)
         self.end_step()
         if self._settings.checkpoint_steps and self.step > self._saved_step:
             self._save()
         self._saver.wait()
         self._announce()
-        self._recorder.finished(self.step, self.compiled.update.loss_scaler)
+        self.recorder.finished(self.step, self.compiled.update.loss_scaler)
 
     def close(self) -> None:
         """However the run ended: a checkpoint that is being written is completed."""
         try:
             self._saver.wait()
         except ReportedError as error:
-            self._recorder.warning(error.report.message)
+            self.recorder.warning(error.report.message)
         self._announce()
-        self._recorder.close()
+        self.recorder.close()
 
     def _count_step(self) -> None:
         self.step += 1
@@ -223,7 +223,7 @@ class TrainingSession:
             self._warn_once("no loss", "no loss was seen: the loop does not call the criterion given to compile")
         values = self._metrics if loss is None else {**self._metrics, "loss": loss}
         batches = self.compiled.model.batches_trained - self._batches_counted
-        self._recorder.step(self.step, batches * self.compiled.manifest.batch_size, values)
+        self.recorder.step(self.step, batches * self.compiled.manifest.batch_size, values)
         self._batches_counted += batches
         self._metrics, self._updates = {}, 0
         self._position.update(trained=True)
@@ -279,7 +279,7 @@ class TrainingSession:
         root = self._process.run_directory
         for saved in self._saver.take_saved():
             if saved.folder.parent == root.checkpoints:
-                self._recorder.checkpoint(saved.step, saved.folder, root.root)
+                self.recorder.checkpoint(saved.step, saved.folder, root.root)
 
     def _heed_signals(self) -> None:
         asked = self._process.stop_requested or self._process.checkpoint_requested
@@ -306,4 +306,4 @@ class TrainingSession:
     def _warn_once(self, subject: str, message: str) -> None:
         if subject not in self._said:
             self._said.add(subject)
-            self._recorder.warning(f"{message} (said once)")
+            self.recorder.warning(f"{message} (said once)")

@@ -17,6 +17,7 @@ from cerebras_pytorch.capture.fake import refuse_without_values
 from cerebras_pytorch.capture.optimizer import constants_of
 from cerebras_pytorch.data.loader import DataLoader
 from cerebras_pytorch.events import EventWriter
+from cerebras_pytorch.memory import PeakMemory
 from cerebras_pytorch.nn import bare_module
 from cerebras_pytorch.process import Process
 from cerebras_pytorch.settings import RunSettings
@@ -63,6 +64,7 @@ def start_training(
     """
     refuse_without_values(bare_module(parts.model))
     artifact = load_artifact(process.run_directory.compile)
+    memory = PeakMemory(artifact.plan.memory.host_peak_bytes, _moved_bytes(artifact.plan, parts.model))
     _check(artifact.manifest, parts)
     trained = Trained(bare_module(parts.model), parts.optimizer, artifact.manifest, _memory(process, artifact.plan))
     streamer = Streamer(artifact.plan, trained.store) if trained.is_streamed else None
@@ -84,7 +86,7 @@ def start_training(
     put_back.enter_context(
         progress_watched(process, settings.deadlock_timeout_seconds, lambda: (process.last_step, clock.cycles))
     )
-    recorder = Recorder(process, settings, events, clock)
+    recorder = Recorder(process, settings, events, clock, memory)
     session = TrainingSession(process, settings, compiled, recorder, parts.loader)
     compiled.model.whole_step = WholeStep(compiled, session.optimizer_step)
     put_back.callback(setattr, compiled.model, "whole_step", None)
@@ -98,6 +100,11 @@ def start_training(
     if begin is not None:
         session.go_on_from(*begin)
     return session, compiled.model
+
+
+def _moved_bytes(plan: Plan, model: nn.Module) -> int:
+    """What the process holds of the model already, where that stays in it."""
+    return sum(parameter.nbytes for parameter in model.parameters()) if plan.mode == Mode.PIPELINED else 0
 
 
 def _memory(process: Process, plan: Plan) -> Callable[[int], Memory]:

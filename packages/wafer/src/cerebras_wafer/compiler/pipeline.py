@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from cerebras_contract.artifacts import ProgramName, Versions
 from cerebras_contract.planning import PassName
-from cerebras_contract.plans import Plan
+from cerebras_contract.plans import Mode, Plan
 from cerebras_contract.reports import Report
 from cerebras_contract.systems import load_system
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions, Program, TrainingStep, WaferStep
@@ -21,10 +21,12 @@ from cerebras_wafer.compiler.ir.text import print_graph
 from cerebras_wafer.compiler.ir.verify import verify
 from cerebras_wafer.compiler.keys import artifact_key
 from cerebras_wafer.compiler.passes.fuse import fuse_attention
+from cerebras_wafer.compiler.passes.host_memory import host_memory_bytes
 from cerebras_wafer.compiler.passes.match import match
 from cerebras_wafer.compiler.passes.partition import partition
 from cerebras_wafer.compiler.passes.precision import round_at_kernel_edges, scale_gradients
 from cerebras_wafer.compiler.passes.refuse import refuse
+from cerebras_wafer.compiler.passes.remake import remake_rounded_weights
 from cerebras_wafer.compiler.planning import plan_graph
 from cerebras_wafer.compiler.report.build import build_report
 from cerebras_wafer.versions import compiler_versions
@@ -56,10 +58,18 @@ def compile_step(step: TrainingStep, options: CompileOptions, log: Log) -> Compi
     if options.precision.scales_loss:  # outside of the wafer's kernels, where gradients come and go in float32
         programs[ProgramName.BACKWARD] = scale_gradients(programs[ProgramName.BACKWARD])
     plan = plan_graph(graph, options, system, log)
+    if plan.mode == Mode.WEIGHT_STREAMING:
+        remake_rounded_weights(programs[ProgramName.FORWARD], programs[ProgramName.BACKWARD])
+    plan = _with_host_memory(plan, host_memory_bytes(step, programs, plan))
     key = artifact_key(programs, step.updates, options, system, versions)
     return Compiled(
         key, step, options, versions, programs, graph, plan, build_report(key, plan, graph, options, system)
     )
+
+
+def _with_host_memory(plan: Plan, peak_bytes: int) -> Plan:
+    memory = plan.memory.model_copy(update={"host_peak_bytes": peak_bytes})
+    return plan.model_copy(update={"memory": memory})
 
 
 def plan_step(

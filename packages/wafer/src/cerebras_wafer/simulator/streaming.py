@@ -116,11 +116,10 @@ def streamed_programs(artifact: Artifact, streamer: Streamer) -> dict[ProgramNam
     for name in (ProgramName.FORWARD, ProgramName.EVALUATE):
         programs[name] = streamed(artifact.programs[name], _parameters(specs[name].inputs), streamer)
     forward, backward = specs[ProgramName.FORWARD], specs[ProgramName.BACKWARD]
-    kept = kept_weights(artifact.programs[ProgramName.FORWARD], _parameters(forward.inputs))
-    kept_by_role = dict(zip(forward.outputs, kept, strict=True))
+    handed_on = weights_handed_on(artifact.programs[ProgramName.FORWARD], forward.inputs, forward.outputs)
     programs[ProgramName.BACKWARD] = streamed_backward(
         artifact.programs[ProgramName.BACKWARD],
-        [kept_by_role.get(role) for role in backward.inputs],
+        [handed_on.get(role) for role in backward.inputs],
         [role.removeprefix("gradient:") for role in backward.outputs],
         streamer,
     )
@@ -147,10 +146,11 @@ def streamed_backward(
     return _rewritten(program, weights, gradients, streamer, Phase.BACKWARD)
 
 
-def kept_weights(program: GraphModule, weights: Sequence[str | None]) -> list[str | None]:
-    """For each output of a program the parameter that it is, or a view of it: what backward gets from forward."""
-    views = _views(program.graph, weights)
-    return [views.get(node) if node is not None else None for node in output_nodes(program)]
+def weights_handed_on(forward: GraphModule, inputs: Sequence[str], outputs: Sequence[str]) -> dict[str, str]:
+    """Of the outputs of forward, by role, those that are a parameter or a view of it, and its name."""
+    views = _views(forward.graph, _parameters(inputs))
+    pairs = zip(outputs, output_nodes(forward), strict=True)
+    return {role: views[node] for role, node in pairs if node is not None and node in views}
 
 
 @dataclass

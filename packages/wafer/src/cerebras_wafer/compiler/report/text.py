@@ -67,7 +67,14 @@ def _memory(report: Report) -> list[str]:
             f" {readable_size(memory.spilled_bytes)} spilled",
         ),
         ("Fullest PE", f"{readable_sram(memory.peak_sram_bytes_per_pe)} of {readable_sram(sram_bytes_per_pe)}"),
+        *_process_here(memory.host_peak_bytes),
     )
+
+
+def _process_here(peak_bytes: int) -> list[tuple[str, str]]:
+    """What executing takes of this machine; nothing is known of it where the step was only planned."""
+    grows = f"grows by at most {readable_size(peak_bytes)} while it executes the step"
+    return [("Process here", grows)] if peak_bytes else []
 
 
 def _layers(rows: Iterable[tuple[LayerReport, int]], batch_size: int) -> tuple[list[str], list[list[str]]]:
