@@ -169,7 +169,7 @@ def test_an_error_while_writing_is_not_lost_and_hurts_nothing(tmp_path: Path, mo
     saver.save(tmp_path / "step_1", snapshot(1), KeepRule())
     saver.wait()
 
-    def broken(_path: Path, _tensors: object) -> None:
+    def broken(*_arguments: object) -> None:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(save, "write_tensors", broken)
@@ -187,9 +187,9 @@ def test_a_save_goes_on_beside_and_holds_what_was_when_it_began(
 ) -> None:
     may_write, write = threading.Event(), save.write_tensors
 
-    def wait_and_write(path: Path, tensors: dict[str, torch.Tensor]) -> object:
+    def wait_and_write(*arguments: object) -> object:
         may_write.wait(30)
-        return write(path, tensors)
+        return write(*arguments)
 
     monkeypatch.setattr(save, "write_tensors", wait_and_write)
     saver = Saver()

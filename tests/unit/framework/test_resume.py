@@ -85,6 +85,14 @@ def test_resuming_gives_what_one_go_gives(template, in_one_go, tmp_path, step):
     assert after.accuracies[finished_epochs:] == in_one_go.accuracies[finished_epochs:]
 
 
+def test_streamed_weights_are_saved_and_put_back(in_one_go, tmp_path):
+    """The checkpoint is copied from file to file while training goes on; resident training gives the same."""
+    before = train(tmp_path, cut_off_in=4, checkpoint_steps=1, execution_mode="weight_streaming")
+    after = train(tmp_path, autoload_last_checkpoint=True, execution_mode="weight_streaming")
+    assert before.lines + after.lines == in_one_go.lines
+    assert same_end(after, in_one_go)
+
+
 @pytest.mark.parametrize("step", [STEPS_AN_EPOCH, STEPS_AN_EPOCH + 2])
 def test_worker_processes_change_nothing(template, in_one_go, tmp_path, step):
     before, after = cut_off_and_resumed(template, tmp_path, step, data=lambda: shuffled(workers=2))

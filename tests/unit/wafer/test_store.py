@@ -125,3 +125,18 @@ def test_an_update_of_a_mapped_store_holds_a_part_of_it_at_a_time(tmp_path, monk
 def test_a_folder_without_room_is_an_error_at_once(tmp_path):
     with pytest.raises(OSError, match="No space left|too large"):
         MappedMemory(tmp_path, 1 << 60)
+
+
+def test_copies_of_what_is_mapped_lie_in_a_file_of_their_own(tmp_path):
+    names, store, _ = store_of([(8 * MEBIBYTE,), (3, 5)], lambda size: MappedMemory(tmp_path, size))
+    for number, name in enumerate(names):
+        store.tensors[f"parameter:{name}"].fill_(number + 1)
+    store.let_go(store.tensors)
+    before = resident_bytes()
+    tensors = {name: store.tensors[f"parameter:{name}"] for name in names}
+    copies, memory = store.memory.copies_of(tensors)
+    assert resident_bytes() - before < 8 * MEBIBYTE  # of 32, twice
+    assert all(memory.holds(copy) and not store.memory.holds(copy) for copy in copies.values())
+    store.tensors[f"parameter:{names[0]}"].zero_()
+    assert [copies[name].unique().tolist() for name in names] == [[1.0], [2.0]]
+    assert [copy.shape for copy in copies.values()] == [tensor.shape for tensor in tensors.values()]

@@ -121,7 +121,7 @@ def _tensor_files(manifest: CheckpointManifest) -> list[str]:
 def _read(path: Path, checksums: dict[str, int]) -> dict[str, Tensor]:
     try:
         tensors = read_tensors(path)
-        check_tensors(tensors, checksums)
+        check_tensors(path, checksums)
     except TensorFileError as error:
         raise invalid(path, str(error), DAMAGED) from None
     return tensors

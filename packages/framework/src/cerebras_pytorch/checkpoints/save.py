@@ -20,7 +20,7 @@ from cerebras_contract.checkpoints import (
 from cerebras_contract.digests import sha256_of_file
 from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
 from cerebras_pytorch.checkpoints.folder import PARTIAL, bring_back, bring_to_disk, hidden, put_in_place
-from cerebras_pytorch.checkpoints.tensor_file import Written, write_tensors
+from cerebras_pytorch.checkpoints.tensor_file import LetGo, keep, write_tensors
 from cerebras_pytorch.failures import is_disk_full
 
 
@@ -38,6 +38,8 @@ class Snapshot:
     training_tensors: dict[str, Tensor] = field(default_factory=dict)
     extra: JsonValue = None
     created_at: float = field(default_factory=time.time)
+    let_go: LetGo = keep
+    """What to do with parts of the tensors that are written: those in a file need not stay in memory."""
 
 
 def write_checkpoint(folder: Path, snapshot: Snapshot) -> None:
@@ -71,7 +73,7 @@ def _fill(folder: Path, snapshot: Snapshot) -> None:
     files = {MODEL_FILE: snapshot.model}
     if snapshot.optimizer is not None:
         files |= {OPTIMIZER_FILE: snapshot.optimizer, TRAINING_TENSORS_FILE: snapshot.training_tensors}
-    written: dict[str, Written] = {name: write_tensors(folder / name, tensors) for name, tensors in files.items()}
+    written = {name: write_tensors(folder / name, tensors, snapshot.let_go) for name, tensors in files.items()}
     digests = {name: one.sha256 for name, one in written.items()}
     if snapshot.optimizer is not None:
         _write_json(folder / TRAINING_FILE, snapshot.training)

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,14 @@ DTYPE_NAMES: dict[torch.dtype, str] = {
 }  # fmt: skip
 
 
+LetGo = Callable[[Iterable[Tensor]], None]
+"""Told of parts of tensors that were read and are not needed in memory any longer."""
+
+
+def keep(parts: Iterable[Tensor]) -> None:
+    """Leave them where they are."""
+
+
 @dataclass(frozen=True)
 class Written:
     """The sha256 of a file, and the CRC-32 of each tensor in it."""
@@ -41,19 +49,19 @@ class TensorFileError(Exception):
     """A file that is not what was written; the message names the tensor where there is one."""
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> Written:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], let_go: LetGo = keep) -> Written:
     """Write contiguous tensors, bring them to disk, and say what was written. May raise `OSError`."""
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))  # so that each is aligned
     in_order = {name: tensors[name] for name in order}
     header = _header(in_order)
     with ThreadPoolExecutor(1) as beside:  # the disk is waited for while the digest is taken
-        digest = beside.submit(_sha256, header, in_order)
+        digest = beside.submit(_sha256, header, in_order, let_go)
         checksums = {}
         with path.open("wb", buffering=0) as file:
             _write_all(file.fileno(), memoryview(header))
             for name, tensor in in_order.items():
                 checksum = 0
-                for chunk in _chunks(tensor):
+                for chunk in _chunks(tensor, let_go):
                     _write_all(file.fileno(), chunk)
                     checksum = zlib.crc32(chunk, checksum)
                 checksums[name] = checksum
@@ -61,10 +69,10 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> Written:
         return Written(digest.result(), checksums)
 
 
-def _sha256(header: bytes, tensors: Mapping[str, Tensor]) -> str:
+def _sha256(header: bytes, tensors: Mapping[str, Tensor], let_go: LetGo) -> str:
     digest = hashlib.sha256(header)
     for tensor in tensors.values():
-        for chunk in _chunks(tensor):
+        for chunk in _chunks(tensor, let_go):
             digest.update(chunk)
     return digest.hexdigest()
 
@@ -86,12 +94,12 @@ def _write_all(descriptor: int, data: memoryview) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-def _chunks(tensor: Tensor) -> Iterator[memoryview]:
+def _chunks(tensor: Tensor, let_go: LetGo = keep) -> Iterator[memoryview]:
     if not tensor.numel():
         return
-    view = memoryview(tensor.detach().reshape(-1).view(torch.uint8).numpy().data)
-    for start in range(0, len(view), CHUNK_BYTES):
-        yield view[start : start + CHUNK_BYTES]
+    for part in torch.split(tensor.detach().reshape(-1).view(torch.uint8), CHUNK_BYTES):
+        yield memoryview(part.numpy().data)
+        let_go([part])
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -107,16 +115,52 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise TensorFileError(_what_is_wrong(path) or f"not a safetensors file ({error})") from None
 
 
-def check_tensors(tensors: Mapping[str, Tensor], checksums: Mapping[str, int]) -> None:
-    """Raise `TensorFileError` naming the tensors whose bytes are not those that were written."""
-    missing = [name for name in checksums if name not in tensors] + [name for name in tensors if name not in checksums]
+def read_into(path: Path, places: Mapping[str, Tensor], let_go: LetGo = keep) -> None:
+    """Read tensors of a file that is known to be whole into memory that is there; none is in memory twice."""
+    spans = _spans(path)
+    with path.open("rb", buffering=0) as file:
+        for name, place in places.items():
+            file.seek(spans[name][0])
+            target = place.detach() if place.is_contiguous() else torch.empty(place.shape, dtype=place.dtype)
+            for chunk in _chunks(target, let_go):
+                if file.readinto(chunk) != len(chunk):
+                    raise TensorFileError(f"breaks off inside {name}")
+            if target.data_ptr() != place.data_ptr():
+                place.detach().copy_(target)
+
+
+def check_tensors(path: Path, checksums: Mapping[str, int]) -> None:
+    """Raise `TensorFileError` naming the tensors of a file whose bytes are not those that were written."""
+    spans = _spans(path)
+    missing = [name for name in checksums if name not in spans] + [name for name in spans if name not in checksums]
     if missing:
         raise TensorFileError(f"differs from what was saved: its header is damaged at {_listed(missing)}")
     with ThreadPoolExecutor(READERS) as pool:
-        found = dict(zip(tensors, pool.map(tensor_checksum, tensors.values()), strict=True))
+        found = dict(zip(spans, pool.map(lambda span: _checksum(path, *span), spans.values()), strict=True))
     damaged = [name for name, checksum in found.items() if checksum != checksums[name]]
     if damaged:
         raise TensorFileError(f"differs from what was saved: the bytes of {_listed(damaged)} are damaged")
+
+
+def _spans(path: Path) -> dict[str, tuple[int, int]]:
+    """First byte of each tensor in the file, and the one behind its last."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+    places = {name: entry["data_offsets"] for name, entry in header.items() if name != "__metadata__"}
+    return {name: (8 + length + start, 8 + length + end) for name, (start, end) in places.items()}
+
+
+def _checksum(path: Path, start: int, end: int) -> int:
+    """The CRC-32 of a part of a file, read and not mapped: mapped pages would count as the process's memory."""
+    checksum = 0
+    with path.open("rb", buffering=0) as file:
+        file.seek(start)
+        while start < end:
+            chunk = file.read(min(CHUNK_BYTES, end - start))
+            checksum = zlib.crc32(chunk, checksum)
+            start += len(chunk) or end
+    return checksum
 
 
 def tensor_checksum(tensor: Tensor) -> int:

@@ -1,6 +1,7 @@
 """The state that training goes on from: taken as a snapshot for a checkpoint, and put back."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
 from cerebras_pytorch.capture.optimizer import constants_of
 from cerebras_pytorch.checkpoints.read import Checkpoint, invalid
 from cerebras_pytorch.checkpoints.save import Snapshot
+from cerebras_pytorch.checkpoints.tensor_file import LetGo, keep, read_into
 from cerebras_pytorch.checkpoints.values import NotStorableError, from_json, to_json
 from cerebras_pytorch.data.position import Position
 from cerebras_pytorch.data.random_state import global_state, set_global_state
@@ -26,6 +28,7 @@ from cerebras_pytorch.training.trained import Trained
 from cerebras_wafer.compiler.frontends.training_step import tensor_spec
 from cerebras_wafer.simulator.clock import DeviceClock
 from cerebras_wafer.simulator.execute import Engine
+from cerebras_wafer.simulator.store import MappedMemory
 from cerebras_wafer.simulator.streaming import Streamer
 
 
@@ -70,20 +73,22 @@ def snapshot_of(compiled: CompiledStep, place: Place, extra: JsonValue, created_
         "buffers": _other_buffers(compiled),
     }
     training, extra = _stored(state, tensors, "training"), _stored(extra, None, "extra")
+    (model, own_state), let_go = _copies(compiled, _model_tensors(compiled), _optimizer_tensors(compiled))
     return Snapshot(
         step=place.step,
         artifact_key=compiled.manifest.artifact_key,
-        model=_copies(_model_tensors(compiled)),
+        model=model,
         optimizer_name=compiled.manifest.optimizer.name,
         hyperparameters=[
             {**constants, "lr": float(group["lr"])}
             for constants, group in zip(constants_of(optimizer), optimizer.param_groups, strict=True)
         ],
-        optimizer=_copies(_optimizer_tensors(compiled)),
+        optimizer=own_state,
         training=training,
         training_tensors=tensors,
         extra=extra,
         created_at=created_at,
+        let_go=let_go,
     )
 
 
@@ -116,7 +121,7 @@ def place_of(checkpoint: Checkpoint, batch_size: int) -> Place | None:
 def restore_weights(compiled: CompiledStep, checkpoint: Checkpoint) -> None:
     """Put the model's parameters and buffers back. Raises `ReportedError` where they are of another model."""
     _refuse_other(checkpoint, MODEL_FILE, checkpoint.model, _model_tensors(compiled), "the model's")
-    bare_module(compiled.model.model).load_state_dict(checkpoint.model, strict=False)
+    _read(compiled, checkpoint.folder / MODEL_FILE, _model_tensors(compiled))
 
 
 def refuse_other_optimizer(compiled: CompiledStep, checkpoint: Checkpoint) -> None:
@@ -135,7 +140,7 @@ def restore(compiled: CompiledStep, checkpoint: Checkpoint) -> None:
     optimizer, state = compiled.optimizer, _decoded(checkpoint)
     _refuse_other_schedulers(checkpoint, state["schedulers"], optimizer)
     refuse_other_optimizer(compiled, checkpoint)
-    _copy(_optimizer_tensors(compiled), checkpoint.optimizer)
+    _read(compiled, checkpoint.folder / OPTIMIZER_FILE, _optimizer_tensors(compiled))
     _copy(_other_buffers(compiled), state["buffers"])
     for group, saved in zip(optimizer.param_groups, state["parameter_groups"], strict=True):
         _set(group, saved)
@@ -187,11 +192,38 @@ def _set(group: dict[str, Any], saved: dict[str, Any]) -> None:
             group[name] = value
 
 
-def _copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Copies that share no storage, as the file format wants them (tied weights are written under each name)."""
-    return {
-        name: torch.clone(tensor.detach(), memory_format=torch.contiguous_format) for name, tensor in tensors.items()
+def _copies(compiled: CompiledStep, *groups: dict[str, Tensor]) -> tuple[list[dict[str, Tensor]], LetGo]:
+    """Copies that share no storage, as the file format wants them (tied weights are written under each name).
+
+    Of what lies in a file the copies do, too: the second result lets parts of them go.
+    """
+    memory = compiled.trained.store.memory
+    if not isinstance(memory, MappedMemory):
+        return [{name: _copied(tensor) for name, tensor in tensors.items()} for tensors in groups], keep
+    streamed = {
+        f"{number}:{name}": tensor.detach()
+        for number, tensors in enumerate(groups)
+        for name, tensor in tensors.items()
+        if memory.holds(tensor)
     }
+    copies, copied_to = memory.copies_of(streamed)
+    return [
+        {
+            name: copies[key] if (key := f"{number}:{name}") in copies else _copied(tensor)
+            for name, tensor in tensors.items()
+        }
+        for number, tensors in enumerate(groups)
+    ], copied_to.let_go
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    return torch.clone(tensor.detach(), memory_format=torch.contiguous_format)
+
+
+def _read(compiled: CompiledStep, path: Path, places: dict[str, Tensor]) -> None:
+    """Read what a checkpoint's file holds into the store, and into buffers."""
+    with torch.no_grad():
+        read_into(path, places, compiled.trained.store.memory.let_go)
 
 
 def _copy(to: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:

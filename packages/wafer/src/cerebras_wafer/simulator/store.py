@@ -10,6 +10,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +21,7 @@ from cerebras_contract.artifacts import UpdateSpec
 
 ALIGNED_ELEMENTS = 16  # a cache line of float32
 ALIGNED_BYTES = mmap.PAGESIZE
+PART_ELEMENTS = 1 << 24  # of a copy
 
 
 class Memory(Protocol):
@@ -54,6 +56,7 @@ class MappedMemory:
     """
 
     def __init__(self, folder: Path, size_bytes: int) -> None:
+        self._folder = folder
         with tempfile.TemporaryFile(dir=folder) as file:
             os.posix_fallocate(file.fileno(), 0, max(size_bytes, 1))
             self._map = mmap.mmap(file.fileno(), max(size_bytes, 1))
@@ -67,9 +70,28 @@ class MappedMemory:
         """Whole pages go; what lies beside the parts comes back from the file when it is used."""
         self._advise(mmap.MADV_DONTNEED, parts)
 
+    def copies_of(self, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], "MappedMemory"]:
+        """Copies in another file, a part at a time, so that neither the tensors nor they fill the memory."""
+        ends = list(accumulate(math.ceil(tensor.nbytes / ALIGNED_BYTES) * ALIGNED_BYTES for tensor in tensors.values()))
+        memory = MappedMemory(self._folder, ends[-1] if ends else 0)
+        copies = {}
+        for (name, tensor), start in zip(tensors.items(), [0, *ends], strict=False):
+            copy = memory.content[start : start + tensor.nbytes].view(tensor.dtype)
+            parts = (torch.split(whole, PART_ELEMENTS) for whole in (tensor.reshape(-1), copy))
+            for source, target in zip(*parts, strict=True):
+                target.copy_(source)
+                self.let_go([source])
+                memory.let_go([target])
+            copies[name] = copy.view(tensor.shape)
+        return copies, memory
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether a tensor lies in this file."""
+        return 0 <= tensor.data_ptr() - self.content.data_ptr() < self.content.nbytes
+
     def _advise(self, advice: int, parts: Iterable[Tensor]) -> None:
         base = self.content.data_ptr()
-        for first, last in _joined((part.data_ptr() - base, part.nbytes) for part in parts):
+        for first, last in _joined((part.data_ptr() - base, part.nbytes) for part in parts if self.holds(part)):
             self._map.madvise(advice, first, last - first)
 
 
