@@ -75,6 +75,7 @@ def compile(  # noqa: A001 (the name scripts use)
             execution_mode=settings.mode,
             micro_batch=settings.micro_batch_size,
         ),
+        tape=context.tape,
         loss_scaler=precision.loss_scaler(),
     )
     if settings.execution_mode == "data_streaming":

@@ -14,7 +14,6 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
 from cerebras_wafer.errors import CompileError
 
 
@@ -72,20 +71,6 @@ def fake_like(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
     """A tensor of the CPU of the same shape, strides and dtype, without values."""
     with mode:
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
-
-
-def refuse_without_values(module: nn.Module) -> None:
-    """Raise `ReportedError` where a module cannot be executed because its tensors have no values."""
-    names = [name for name, t in (*module.named_parameters(), *module.named_buffers()) if t.is_meta]
-    if not names:
-        return
-    raise ReportedError(
-        ErrorReport(
-            code=ErrorCode.RUN_NO_VALUES,
-            message=f"the model has no values: {names[0]} is on the meta device, one of {len(names)} such tensors",
-            advice="A model on the meta device can be compiled and planned, not trained: build it on the CPU for that.",
-        )
-    )
 
 
 def _fake_parameter_or_buffer(mode: FakeTensorMode, tensor: Tensor) -> Tensor:

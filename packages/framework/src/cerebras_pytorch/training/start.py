@@ -13,9 +13,9 @@ from cerebras_contract.plans import Mode, Plan
 from cerebras_contract.states import StageKind
 from cerebras_contract.systems import load_system
 from cerebras_pytorch.capture.batch import Batch, specs_of
-from cerebras_pytorch.capture.fake import refuse_without_values
 from cerebras_pytorch.capture.optimizer import constants_of
 from cerebras_pytorch.data.loader import DataLoader
+from cerebras_pytorch.deferred.record import Tape
 from cerebras_pytorch.events import EventWriter
 from cerebras_pytorch.memory import PeakMemory
 from cerebras_pytorch.nn import bare_module
@@ -52,6 +52,8 @@ class Parts:
     loader: DataLoader
     batch: Batch
     options: CompileOptions
+    tape: Tape = field(default_factory=Tape)
+    """How a model on the meta device is initialised."""
     loss_scaler: LossScaler = field(default_factory=LossScaler)
 
 
@@ -62,11 +64,11 @@ def start_training(
 
     Raises `ArtifactMismatch` where the artifact does not fit the parts, `ReportedError` where the model has no values.
     """
-    refuse_without_values(bare_module(parts.model))
     artifact = load_artifact(process.run_directory.compile)
     memory = PeakMemory(artifact.plan.memory.host_peak_bytes, _moved_bytes(artifact.plan, parts.model))
     _check(artifact.manifest, parts)
-    trained = Trained(bare_module(parts.model), parts.optimizer, artifact.manifest, _memory(process, artifact.plan))
+    memory_of = _memory(process, artifact.plan)
+    trained = Trained(bare_module(parts.model), parts.optimizer, artifact.manifest, memory_of, parts.tape)
     streamer = Streamer(artifact.plan, trained.store) if trained.is_streamed else None
     engine = Engine(artifact, settings.seed, parts.loss_scaler, streamer, find_non_finite=settings.find_nan)
     clock = _clock(artifact, parts.options)

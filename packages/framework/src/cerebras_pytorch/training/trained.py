@@ -9,6 +9,8 @@ from torch.optim import Optimizer
 from cerebras_contract.artifacts import Manifest
 from cerebras_pytorch.capture.optimizer import initial_state, slots_of, state_on_meta
 from cerebras_pytorch.capture.step import parameters_by_name
+from cerebras_pytorch.deferred.record import Tape
+from cerebras_pytorch.deferred.replay import give_values
 from cerebras_wafer.simulator.loss_scale import all_finite
 from cerebras_wafer.simulator.store import MappedMemory, Memory, Store
 
@@ -21,7 +23,7 @@ class Trained:
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer, manifest: Manifest, memory_of: Callable[[int], Memory]
+        self, model: nn.Module, optimizer: Optimizer, manifest: Manifest, memory_of: Callable[[int], Memory], tape: Tape
     ) -> None:
         slots = slots_of(optimizer, parameters_by_name(model, manifest.trained))
         state = state_on_meta(optimizer, slots)
@@ -33,6 +35,8 @@ class Trained:
         self.store = Store(examples, manifest.updates, memory_of)
         self._optimizer = optimizer
         self._state_names = {slot.name: list(state[slot.name]) for slot in slots}
+        names = {**self.parameters, **{one: name for name, one in frozen.items()}}
+        give_values(model, tape, lambda tensor: self._place_of(tensor, names), self._let_go)
         for name, one in frozen.items():
             self._take_parameter(one, name)
             self.store.let_go([f"parameter:{name}"])
@@ -92,6 +96,12 @@ class Trained:
         """Parameters and optimizer state by role: `parameter:NAME`, `state:NAME/key`."""
         self.take_in()
         return {role: tensor for role, tensor in self.store.tensors.items() if not role.startswith("gradient:")}
+
+    def _place_of(self, tensor: Tensor, names: Mapping[nn.Parameter, str]) -> Tensor:
+        """Where the values of a tensor without any belong: a buffer is not in the store."""
+        if isinstance(tensor, nn.Parameter):
+            return self.store.tensors[f"parameter:{names[tensor]}"]
+        return torch.empty_like(tensor, device="cpu")
 
     def _let_go(self, tensors: Iterable[Tensor]) -> bool:
         self.store.memory.let_go(tensors)

@@ -1,0 +1,156 @@
+"""Weight streaming against resident execution of the same model; and a model of a billion parameters in 4 GiB.
+
+Two processes train by turns, so that what else the machine does falls on both; the store is in the page cache. Above 1
+means faster than resident. This is no test: nothing depends on a time.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+import cerebras_pytorch as cbt
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "examples" / "gpt2"))
+from model import GPT2, NextTokenLoss  # noqa: E402
+
+ROUNDS, STEPS_A_ROUND = 9, 2
+
+
+class Size(NamedTuple):
+    """A GPT-2 and its batch."""
+
+    vocabulary: int
+    length: int
+    width: int
+    layers: int
+    batch: int
+
+
+SIZES = {
+    "weights dominate": Size(1024, 32, 512, 8, batch=2),
+    "compute dominates": Size(1024, 128, 512, 8, batch=16),
+    "a billion parameters": Size(8192, 64, 2048, 20, batch=2),
+}
+
+
+class Trainer:
+    """Trains in the current directory, in one of the modes."""
+
+    def __init__(self, context: cbt.Context, mode: str, size: Size, device: str) -> None:
+        context.set_run_config(cbt.utils.config.RunConfig(execution_mode=mode, log_steps=1000))
+        torch.manual_seed(0)
+        with torch.device(device):
+            model = GPT2(size.vocabulary, size.length, size.width, size.layers, heads=size.width // 64, dropout=0.0)
+        self.parameters = sum(parameter.numel() for parameter in model.parameters())
+        optimizer = torch.optim.AdamW(model.parameters())
+        tokens = torch.randint(0, size.vocabulary, (size.batch, size.length + 1))
+        self._batch = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        loader = cbt.utils.data.DataLoader([self._batch])
+        self._compiled = cbt.compile(cbt.nn.DataParallel(model), optimizer, NextTokenLoss(), loader)
+
+    def steps(self, count: int) -> list[float]:
+        return [self._compiled.train_step(*self._batch).item() for _ in range(count)]
+
+
+def work(mode: str, size: Size) -> None:
+    """Train so many steps for each line of input, and say the seconds it took."""
+    with cbt.init_context() as context:
+        trainer = Trainer(context, mode, size, "cpu")
+        print("parameters", trainer.parameters, flush=True)
+        for line in sys.stdin:
+            started = time.perf_counter()
+            trainer.steps(int(line))
+            print("seconds", time.perf_counter() - started, flush=True)
+        os._exit(0)
+
+
+class Worker:
+    """A process that trains when it is told to."""
+
+    def __init__(self, mode: str, size: str, folder: Path) -> None:
+        command = [sys.executable, __file__, "--mode", mode, "--size", size]
+        folder.mkdir()
+        self._process = subprocess.Popen(
+            command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+        self.parameters = int(self._answer("parameters"))
+
+    def seconds(self, steps: int) -> float:
+        assert self._process.stdin
+        self._process.stdin.write(f"{steps}\n")
+        return self._answer("seconds")
+
+    def end(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait()
+
+    def _answer(self, word: str) -> float:
+        assert self._process.stdout
+        for line in self._process.stdout:
+            if line.startswith(word):
+                return float(line.split()[1])
+        raise RuntimeError("the process that trains has ended")
+
+
+def compare(size: str, folder: Path) -> None:
+    workers = [Worker(mode, size, folder / f"{size} {mode}") for mode in ("weight_streaming", "pipelined")]
+    times: list[list[float]] = [[], []]
+    for _ in range(ROUNDS):
+        for worker, taken in zip(workers, times, strict=True):
+            taken.append(worker.seconds(STEPS_A_ROUND))
+    for worker in workers:
+        worker.end()
+    streamed, resident = (statistics.median(taken[1:]) for taken in times)
+    shape = SIZES[size]
+    print(
+        f"weight streaming, GPT-2 of {workers[0].parameters / 1e6:.0f} million parameters, batch {shape.batch} x"
+        f" {shape.length}, {size}: {resident / streamed:.2f} of resident ({streamed / STEPS_A_ROUND:.2f} s a step)"
+    )
+
+
+def billion(mode: str) -> None:
+    """Two steps from the `meta` device on; the losses and the most memory that the process ever held."""
+    device = "meta" if mode == "weight_streaming" else "cpu"
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        os.chdir(folder)
+        with cbt.init_context() as context:
+            trainer = Trainer(context, mode, SIZES["a billion parameters"], device)
+            started = time.perf_counter()
+            losses = trainer.steps(2)
+            seconds = time.perf_counter() - started
+        os.chdir("..")
+    peak_kibibytes = next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in line)
+    print(
+        f"{mode}: {trainer.parameters / 1e9:.2f} billion parameters with Adam, two steps in {seconds:.0f} s,"
+        f" losses {losses}, peak memory {peak_kibibytes / (1 << 20):.2f} GiB"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--mode", default="weight_streaming")
+    parser.add_argument("--size", choices=SIZES)
+    parser.add_argument("--billion", action="store_true", help="train a model of a billion parameters")
+    arguments = parser.parse_args()
+    if arguments.billion:
+        billion(arguments.mode)
+    elif arguments.size:
+        work(arguments.mode, SIZES[arguments.size])
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            for size in ("weights dominate", "compute dominates"):
+                compare(size, Path(folder))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""A model built on the meta device gets, bit for bit, the values that it would have on the CPU."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tests.fixtures import zoo
+from tests.fixtures.training import Network, train
+from torch import nn
+
+from cerebras_contract.errors import ErrorCode, ReportedError
+from cerebras_pytorch.deferred.record import Tape, recording
+from cerebras_pytorch.deferred.replay import give_values
+
+META = torch.device("meta")
+
+
+def on_the_cpu(tensor):
+    return torch.empty_like(tensor, device="cpu")
+
+
+def built(make):
+    """What `make` builds while it is recorded, with its values."""
+    tape = Tape()
+    with recording(tape):
+        torch.manual_seed(7)
+        model = make("meta")
+    assert any(tensor.is_meta for tensor in model.state_dict().values())
+    state = torch.get_rng_state()
+    give_values(model, tape, on_the_cpu, lambda _: None)
+    assert torch.equal(torch.get_rng_state(), state)
+    return model
+
+
+def assert_as_on_the_cpu(make):
+    torch.manual_seed(7)
+    expected, model = make("cpu"), built(make)
+    for (name, theirs), (_, ours) in zip(tensors(expected), tensors(model), strict=True):
+        assert ours.device.type == "cpu"
+        assert ours.dtype == theirs.dtype
+        assert torch.equal(ours, theirs), name
+        assert ours.requires_grad == theirs.requires_grad
+    return model
+
+
+def tensors(model):
+    return [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+
+
+class Initialised(nn.Module):
+    """Initialisers of all kinds, as people write them."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(12, 8), nn.Linear(8, 12, bias=False)
+        self.second.weight = nn.Parameter(torch.randn(12, 8) * 0.1)
+        self.table = nn.Embedding(9, 4, padding_idx=2)
+        self.scale = nn.Parameter(torch.full((3,), 0.5), requires_grad=False)
+        self.tied = nn.Linear(4, 9)
+        self.tied.weight = self.table.weight
+        self.register_buffer("angles", torch.outer(torch.arange(5.0), 1 / 10.0 ** torch.linspace(0, 1, 4)).cos())
+        self.register_buffer("hidden", torch.tril(torch.ones(3, 3)), persistent=False)
+        self.filters = nn.Conv2d(2, 3, 3)
+        self.normed = nn.BatchNorm1d(3)
+        self.apply(self._init_weights)
+        nn.init.trunc_normal_(self.first.bias, std=0.02, a=-0.01, b=0.01)
+        nn.init.orthogonal_(self.second.weight, gain=2.0)
+        with torch.no_grad():
+            self.filters.weight[0].zero_()
+            self.filters.bias.copy_(torch.tensor([1.0, 2.0, 3.0]))
+            self.first.weight[:, :4] += self.second.weight.t()[:, :4]
+
+    def _init_weights(self, module):
+        if isinstance(module, nn.Linear):
+            module.weight.data.normal_(mean=0.0, std=0.02)
+        if isinstance(module, nn.Embedding):
+            nn.init.sparse_(module.weight, sparsity=0.5)
+            module.weight.data[module.padding_idx].zero_()
+        if isinstance(module, nn.Conv2d):
+            nn.init.dirac_(module.weight)
+            nn.init.kaiming_normal_(module.weight, mode="fan_out")
+
+
+def on(kind):
+    """Builds a model of a class on a device."""
+
+    def make(device):
+        with torch.device(device):
+            return kind()
+
+    return make
+
+
+def test_initialisers_of_all_kinds():
+    model = assert_as_on_the_cpu(on(Initialised))
+    assert model.tied.weight is model.table.weight
+
+
+class Reseeded(nn.Module):
+    """A script seeds in between, and has a generator of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(20, 20)
+        self.second = nn.Linear(20, 20)
+        torch.manual_seed(3)
+        self.third = nn.Linear(20, 20)
+        own = torch.Generator().manual_seed(5)
+        nn.init.normal_(self.first.weight, generator=own)
+        nn.init.trunc_normal_(self.second.weight, generator=own)
+        self.fourth = nn.Linear(20, 20)
+
+
+def test_seeds_and_generators_of_the_script():
+    assert_as_on_the_cpu(on(Reseeded))
+
+
+@pytest.mark.parametrize("name", zoo.TINY)
+def test_every_model_of_the_zoo(name):
+    module = zoo.load(name)
+    tiny = zoo.TINY.get(name, {})
+    assert_as_on_the_cpu(lambda device: module.build(zoo.parameters(name, tiny, {"model": {"device": device}})).model)
+
+
+def test_several_models_are_told_apart():
+    tape = Tape()
+    with recording(tape):
+        torch.manual_seed(1)
+        with META:
+            models = [Network(), Network()]
+        with META:
+            models.append(Network())
+    torch.manual_seed(1)
+    expected = [Network(), Network(), Network()]
+    for number in (2, 0, 1):
+        give_values(models[number], tape, on_the_cpu, lambda _: None)
+        assert torch.equal(models[number].head.weight, expected[number].head.weight)
+
+
+def test_an_optimizer_keeps_its_parameters():
+    tape = Tape()
+    with recording(tape), META:
+        model = Network()
+    optimizer = torch.optim.Adam(model.parameters())
+    before = list(model.parameters())
+    give_values(model, tape, on_the_cpu, lambda _: None)
+    assert all(old is new for old, new in zip(before, model.parameters(), strict=True))
+    assert optimizer.param_groups[0]["params"][0] is model.conv.weight
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.Adagrad])
+@pytest.mark.parametrize("mode", ["weight_streaming", "pipelined"])
+def test_training_from_meta_is_training_from_the_cpu(mode, optimizer, run_folder):
+    def run(device):
+        torch.manual_seed(0)
+
+        def make():
+            with torch.device(device):
+                return Network()
+
+        return train(make, lambda parameters: optimizer(parameters, lr=0.01), execution_mode=mode).losses
+
+    assert run("meta") == run("cpu")
+
+
+def refused(make, change=lambda model: None):
+    tape = Tape()
+    with recording(tape):
+        model = make()
+        change(model)
+    with pytest.raises(ReportedError) as caught:
+        give_values(model, tape, on_the_cpu, lambda _: None)
+    assert caught.value.report.code is ErrorCode.RUN_NO_VALUES
+    return caught.value.report
+
+
+def test_what_was_not_recorded_is_refused_by_name():
+    report = refused(lambda: nn.Linear(3, 3, device="meta"))
+    assert "how weight is initialised" in report.message
+    assert "was not made inside of one" in report.message
+    assert "build it on the CPU" in report.advice
+
+
+def test_a_view_that_is_held_is_told():
+    class Held(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+            self.first = [self.weight[:1]]
+
+    assert (
+        "weight has no values and cannot be given any: a view of it is held"
+        in refused(lambda: on(Held)("meta")).message
+    )
+
+
+def test_what_was_changed_afterwards_is_refused():
+    def make():
+        with META:
+            return nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+
+    report = refused(make, lambda model: nn.init.zeros_(model[1].bias))
+    assert "1.bias was changed outside of such a block" in report.message
+
+
+SCRIPT = """
+import resource
+import torch
+from torch import nn
+from pathlib import Path
+from cerebras_pytorch.deferred.record import Tape, recording
+from cerebras_pytorch.deferred.replay import give_values
+from cerebras_wafer.simulator.store import MappedMemory
+
+tape = Tape()
+with recording(tape), torch.device("meta"):
+    model = nn.Sequential(*[nn.Linear(2048, 2048, bias=False) for _ in range(12)])
+memory = MappedMemory(Path("."), 12 * 2048 * 2048 * 4)
+free = list(memory.content.view(torch.float32).split(2048 * 2048))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+give_values(model, tape, lambda tensor: free.pop().view(tensor.shape), memory.let_go)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_one_parameter_at_a_time_is_in_memory(tmp_path):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", SCRIPT]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 64 << 10  # KiB, of 192 MiB
+    assert not list(Path(tmp_path).iterdir())
