@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import nn
 
 import cerebras_pytorch as cbt
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "examples" / "gpt2"))
-from model import GPT2, NextTokenLoss  # noqa: E402
+from model import GPT2, NextTokenLoss
 
 ROUNDS, STEPS_A_ROUND = 9, 2
 
@@ -53,12 +52,12 @@ class Trainer:
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
         optimizer = torch.optim.AdamW(model.parameters())
         tokens = torch.randint(0, size.vocabulary, (size.batch, size.length + 1))
-        self._batch = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-        loader = cbt.utils.data.DataLoader([self._batch])
-        self._compiled = cbt.compile(cbt.nn.DataParallel(model), optimizer, NextTokenLoss(), loader)
+        batch = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        self._loader = cbt.utils.data.DataLoader([batch])
+        self._compiled = cbt.compile(cbt.nn.DataParallel(model), optimizer, NextTokenLoss(), self._loader)
 
     def steps(self, count: int) -> list[float]:
-        return [self._compiled.train_step(*self._batch).item() for _ in range(count)]
+        return [self._compiled.train_step(*batch).item() for _ in range(count) for batch in self._loader]
 
 
 def work(mode: str, size: Size) -> None:
@@ -129,7 +128,8 @@ def billion(mode: str) -> None:
             losses = trainer.steps(2)
             seconds = time.perf_counter() - started
         os.chdir("..")
-    peak_kibibytes = next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in line)
+    status = Path("/proc/self/status").read_text().splitlines()
+    peak_kibibytes = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
     print(
         f"{mode}: {trainer.parameters / 1e9:.2f} billion parameters with Adam, two steps in {seconds:.0f} s,"
         f" losses {losses}, peak memory {peak_kibibytes / (1 << 20):.2f} GiB"

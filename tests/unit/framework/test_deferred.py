@@ -218,6 +218,8 @@ from cerebras_wafer.simulator.store import MappedMemory
 tape = Tape()
 with recording(tape), torch.device("meta"):
     model = nn.Sequential(*[nn.Linear(2048, 2048, bias=False) for _ in range(12)])
+    for layer in model:
+        nn.init.normal_(layer.weight)
 memory = MappedMemory(Path("."), 12 * 2048 * 2048 * 4)
 free = list(memory.content.view(torch.float32).split(2048 * 2048))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

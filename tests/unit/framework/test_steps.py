@@ -339,3 +339,16 @@ def test_the_micro_batches_that_were_explored_are_in_the_report(run_folder):
     report = json.loads((run_folder / "compile" / "report.json").read_text())
     assert [candidate["micro_batch"] for candidate in report["candidates"]] == [8, 4, 2, 1]
     assert [candidate["chosen"] for candidate in report["candidates"]].count(True) == 1
+
+
+def test_a_loop_that_does_not_ask_the_loader_is_told_once(run_folder, capsys):
+    with cbt.init_context() as context:
+        model, criterion = Network(), nn.CrossEntropyLoss()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        batches = list(loader())
+        compiled_model = cbt.compile(model, optimizer, criterion, cbt.utils.data.DataLoader(batches))
+        for images, labels in batches:
+            criterion(compiled_model(images), labels).backward()
+            optimizer.step()
+    assert context.session.step == 1
+    assert capsys.readouterr().out.count("iterate the loader that was given to compile (said once)") == 1

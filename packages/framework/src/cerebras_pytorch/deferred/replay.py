@@ -13,7 +13,7 @@ from cerebras_pytorch.deferred.record import Call, Draw, Part, Tape
 Allocate = Callable[[Tensor], Tensor]
 """Memory for a parameter or buffer: a tensor of the CPU of the same shape and dtype."""
 Done = Callable[[list[Tensor]], object]
-"""Told of each piece of that memory when it has its values."""
+"""Told of pieces of that memory when they have values, and are not needed for a while."""
 
 NOT_BY_VALUE = frozenset({torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default})
 
@@ -31,7 +31,7 @@ def give_values(model: nn.Module, tape: Tape, allocate: Allocate, done: Done) ->
     homes = {tape.number_of(tensor): name for name, tensor in named.items() if _fills_its_storage(tensor)}
     given = {number: places[name].view(-1) for number, name in homes.items() if number is not None}
     replay = _Replay(tape, given, done)
-    replay.keep({tape.number_of(tensor) for tensor in named.values()})
+    replay.keep({number for tensor in named.values() if (number := tape.number_of(tensor)) is not None})
     with torch.no_grad(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
         replay.run()
     for name, tensor in named.items():
@@ -59,11 +59,11 @@ class _Replay:
         self._tape = tape
         self._homes = homes
         self._given = set(homes)
-        self._kept: set[int | None] = set()
+        self._kept: set[int] = set()
         self._done = done
         self._generators: dict[int, torch.Generator] = {}
 
-    def keep(self, storages: set[int | None]) -> None:
+    def keep(self, storages: set[int]) -> None:
         """Storages that are still needed when the tape has ended."""
         self._kept = storages
 
@@ -71,9 +71,10 @@ class _Replay:
         last_use = {storage: place for place, call in enumerate(self._tape.calls) for storage in call.storages}
         for place, call in enumerate(self._tape.calls):
             self._call(call)
-            for storage in call.storages:
+            self._done([self._homes[storage] for storage in call.storages & self._given])
+            for storage in call.storages - self._given - self._kept:
                 if last_use[storage] == place:
-                    self._end(storage)
+                    del self._homes[storage]
 
     def tensor(self, part: Part) -> Tensor:
         """The real tensor that stands for a part."""
@@ -112,12 +113,6 @@ class _Replay:
             self._homes[part.storage] = result.as_strided((size,), (1,), 0)
         elif (place := self.tensor(part)).data_ptr() != result.data_ptr():
             place.copy_(result)
-
-    def _end(self, storage: int) -> None:
-        if storage in self._given:
-            self._done([self._homes[storage]])
-        elif storage not in self._kept:
-            del self._homes[storage]
 
 
 def _put(model: nn.Module, name: str, tensor: Tensor, place: Tensor) -> None:

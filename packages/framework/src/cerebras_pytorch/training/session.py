@@ -226,6 +226,12 @@ class TrainingSession:
         self.recorder.step(self.step, batches * self.compiled.manifest.batch_size, values)
         self._batches_counted += batches
         self._metrics, self._updates = {}, 0
+        if not self._position.epochs:
+            self._position.begin_epoch()
+            unasked = (
+                "the loop takes no batch from the training loader, so steps, metrics and checkpoints are those of one"
+            )
+            self._warn_once("unasked", f"{unasked} step: iterate the loader that was given to compile")
         self._position.update(trained=True)
         self._heed_non_finite(loss)
 

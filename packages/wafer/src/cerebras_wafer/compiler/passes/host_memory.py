@@ -31,7 +31,7 @@ def host_memory_bytes(step: TrainingStep, programs: Mapping[ProgramName, Program
     """The bound: activations and operations, and as much of what is trained as is resident."""
     held = _held_bytes(step, plan)
     updates = [_update_bytes(update) for update in step.updates]
-    living = held + max([_step_bytes(programs), *updates])
+    living = held + max([_step_bytes(programs, is_streamed=plan.mode == Mode.WEIGHT_STREAMING), *updates])
     return math.ceil(living * (1 + WORKSPACE_SHARE)) + WORKSPACE_BYTES
 
 
@@ -52,8 +52,8 @@ def _spec_bytes(spec: TensorSpec) -> int:
     return math.prod(spec.shape) * dtype.itemsize
 
 
-def _step_bytes(programs: Mapping[ProgramName, Program]) -> int:
-    """The most that lives in forward, loss or backward."""
+def _step_bytes(programs: Mapping[ProgramName, Program], *, is_streamed: bool) -> int:
+    """The most that lives in forward, loss or backward; a gradient that streams goes to the store as it comes."""
     forward, loss, backward = (programs[n] for n in (ProgramName.FORWARD, ProgramName.LOSS, ProgramName.BACKWARD))
     outputs = sum(
         _bytes(node)
@@ -64,7 +64,8 @@ def _step_bytes(programs: Mapping[ProgramName, Program]) -> int:
     in_loss = sum(_bytes(node) for node in loss.graph_module.graph.nodes if _makes_memory(node))  # autograd keeps it
     weights = weights_handed_on(forward.graph_module, forward.inputs, forward.outputs)
     given = [role for role in backward.inputs if role not in weights]
-    in_backward, _ = peak_bytes(backward.graph_module, [backward.inputs.index(role) for role in given])
+    counted = [backward.inputs.index(role) for role in given]
+    in_backward, _ = peak_bytes(backward.graph_module, counted, returns=not is_streamed)
     return max(in_forward, kept + in_loss + 2 * outputs, in_backward + outputs + in_loss)
 
 
@@ -80,8 +81,8 @@ def _update_bytes(update: Update) -> int:
     return (in_update * CHUNK_ELEMENTS + inputs * LET_GO_ELEMENTS) // elements
 
 
-def peak_bytes(program: GraphModule, counted_inputs: Collection[int] = ()) -> tuple[int, int]:
-    """The most that lives at one time, and what lives at the end: what the program returns.
+def peak_bytes(program: GraphModule, counted_inputs: Collection[int] = (), *, returns: bool = True) -> tuple[int, int]:
+    """The most that lives at one time, and what lives at the end: what the program returns, if it does.
 
     A view lives in the memory of what it views. Of the inputs those of these numbers count, until their last use.
     """
@@ -91,7 +92,7 @@ def peak_bytes(program: GraphModule, counted_inputs: Collection[int] = ()) -> tu
     for place, node in enumerate(nodes):
         last_use[node] = place
         owner[node] = node if _makes_memory(node) or not node.all_input_nodes else owner[node.all_input_nodes[0]]
-        for read in node.all_input_nodes:
+        for read in node.all_input_nodes if returns or node.op != "output" else []:
             last_use[owner[read]] = place
     inputs = [node for node in nodes if node.op == "placeholder"]
     sizes = {node: _bytes(node) for node in nodes if _makes_memory(node)}
