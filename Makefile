@@ -40,6 +40,7 @@ bench: install   ## ratios against what a user would use instead, in one run
 	$(BIN)/python tests/bench/bench_training.py
 	$(BIN)/python tests/bench/bench_compile.py
 	$(BIN)/python tests/bench/bench_precision.py
+	$(BIN)/python tests/bench/bench_streaming.py
 
 calibrate: install ## fit the cost model to published rates, write its constants; CAPTURE=--capture traces the models anew
 	$(BIN)/python -m tools.calibrate $(CAPTURE)

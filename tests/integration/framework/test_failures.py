@@ -187,3 +187,35 @@ def test_by_hand_sigterm_saves_the_last_step_and_each_attempt_is_in_the_summary(
     spans = [(one.number, one.start_step, one.end_step, one.reason) for one in attempts]
     assert spans == [(1, 0, 3, "stopped"), (2, 3, 5, "killed"), (3, 3, 10, "finished")]
     assert [one.ended_at is None for one in attempts] == [False, True, False]
+
+
+def test_by_hand_a_system_is_lost_once_and_the_run_goes_on(tmp_path):
+    print_losses = "print('loss', context.session.step + 1, loss.item().hex())"
+    (tmp_path / "train.py").write_text(SCRIPT.format(config="'run.yaml'", in_loop=print_losses))
+    runconfig = "runconfig: {autoload_last_checkpoint: true, checkpoint_steps: 2, log_steps: 1}\n"
+
+    def finish(configuration: str) -> tuple[int, str, list[str]]:
+        (tmp_path / "run.yaml").write_text(runconfig + configuration)
+        printed = by_hand(tmp_path).communicate(timeout=60)[0]
+        losses = [line for line in printed.splitlines() if line.startswith("loss")]
+        return json.loads((tmp_path / "result.json").read_text()), printed, losses
+
+    faults = "faults: {events: [{kind: lose_system, step: 4}, {kind: lose_system, step: 7}]}\n"
+    result, printed, before = finish(faults)
+    assert (result["status"], result["error"]["code"]) == ("failed", "run.system_lost")
+    assert "fault at step 4: the system is lost" in printed
+    assert len(before) == 4
+    result, _, second = finish(faults)
+    assert result["last_step"] == 6
+    result, _, third = finish(faults)
+    assert result["status"] == "succeeded"
+    attempts = RunSummary.model_validate_json((tmp_path / "run_summary.json").read_bytes()).attempts
+    assert [(one.start_step, one.end_step, one.error) for one in attempts] == [
+        (0, 3, "run.system_lost"),
+        (2, 6, "run.system_lost"),
+        (6, 10, None),
+    ]
+    shutil.rmtree(tmp_path / "checkpoints")
+    (tmp_path / "run_summary.json").unlink()
+    _, _, undisturbed = finish("")
+    assert [*before[:2], *second[:4], *third] == undisturbed

@@ -138,3 +138,22 @@ def test_training_on_a_lost_worker_ends_as_if_nothing_had_happened(real_cluster:
     assert len([key for key in values(cluster, job) if key[0] == "loss"]) == 32
     assert values(cluster, job) == values(cluster, undisturbed)
     assert saved_steps(cluster, job) == saved_steps(cluster, undisturbed) == [30, 32]
+
+
+def test_a_job_whose_system_is_lost_goes_on_and_ends_as_an_undisturbed_one(real_cluster: Cluster) -> None:
+    cluster = real_cluster
+    runconfig = {"checkpoint_steps": 4}
+    cluster.start_workers()
+    undisturbed = cluster.submit(TRAINING, arguments=["0"], configuration={"runconfig": runconfig})
+    faults = {"events": [{"kind": "lose_system", "step": 15}, {"kind": "lose_system", "step": 22}]}
+    job = cluster.submit(TRAINING, arguments=["0"], configuration={"runconfig": runconfig, "faults": faults})
+    for one in (undisturbed, job):
+        until(lambda one=one: cluster.job(one.id).finished_at is not None, "the end of training", PATIENCE_SECONDS)
+    undisturbed, job = cluster.finished(undisturbed.id), cluster.finished(job.id)
+    assert job.stages[1].attempts == 3
+    assert job.artifact_key == undisturbed.artifact_key
+    assert values(cluster, job) == values(cluster, undisturbed)
+    log = cluster.log_of(job.id).decode()
+    assert "fault at step 15: the system is lost" in log
+    assert "Going on from checkpoints/step_12: step 12" in log
+    assert "Going on from checkpoints/step_20: step 20" in log

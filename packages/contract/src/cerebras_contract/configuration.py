@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, JsonValue, NonNegativeInt, PositiveInt, StringConstraints
 
 from cerebras_contract.digests import sha256_of_json
+from cerebras_contract.faults import FaultPlan
 from cerebras_contract.model import ContractModel
 
 Quantity = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -37,6 +38,8 @@ class RunConfigSection(ContractModel):
     """What is done about a loss that is not finite."""
     find_nan: bool | None = None
     """Look for the operation from which it came."""
+    profile_steps: Annotated[list[PositiveInt], Field(min_length=2, max_length=2)] | None = None
+    """The first and the last step of a profile."""
     deadlock_timeout_seconds: Quantity | None = None
     seed: NonNegativeInt | None = None
     compile_crd_memory_gi: Quantity | None = None
@@ -54,6 +57,8 @@ class RunConfiguration(ContractModel):
     optimizer: dict[str, JsonValue] = Field(default_factory=dict)
     train_input: dict[str, JsonValue] = Field(default_factory=dict)
     eval_input: dict[str, JsonValue] = Field(default_factory=dict)
+    faults: FaultPlan | None = None
+    """What is to go wrong on the simulated system."""
 
     def said(self) -> dict[str, Any]:
         """The configuration as nested dictionaries, without what it leaves open."""
@@ -67,7 +72,7 @@ RUN_TIME_KEYS: dict[str, frozenset[str]] = {
             "target_device", "max_steps", "checkpoint_steps", "log_steps", "seed", "job_labels", "job_priority",
             "compile_crd_memory_gi", "compile_timeout_seconds", "input_timeout_seconds",
             "keep_checkpoints", "keep_checkpoints_every", "checkpoint_path", "autoload_last_checkpoint",
-            "tensorboard", "on_nan", "find_nan", "deadlock_timeout_seconds",
+            "tensorboard", "on_nan", "find_nan", "profile_steps", "deadlock_timeout_seconds",
         }
     ),
     "optimizer": frozenset({"lr", "learning_rate", "loss_scale", "loss_scaling_factor"}),
@@ -79,9 +84,10 @@ def compile_time_digest(configuration: RunConfiguration) -> str:
 
     Nor does it cover `runconfig.system`: a key has that system's figures, whatever name or path they go by.
     """
+    said = {name: section for name, section in configuration.said().items() if name != "faults"}
     left_out = RUN_TIME_KEYS | {"runconfig": RUN_TIME_KEYS["runconfig"] | {"system"}}
     sections = {
         name: {key: value for key, value in section.items() if key not in left_out.get(name, frozenset())}
-        for name, section in configuration.said().items()
+        for name, section in said.items()
     }
     return sha256_of_json({name: section for name, section in sections.items() if section})

@@ -39,6 +39,7 @@ class ErrorCode(StrEnum):
     RUN_OUT_OF_MEMORY = "run.out_of_memory"
     RUN_DEADLOCK = "run.deadlock"
     RUN_DISK_FULL = "run.disk_full"
+    RUN_SYSTEM_LOST = "run.system_lost"
     CHECKPOINT_INVALID = "checkpoint.invalid"
     CHECKPOINT_MISMATCH = "checkpoint.mismatch"
     CHECKPOINT_NOT_SAVED = "checkpoint.not_saved"
@@ -101,6 +102,7 @@ ERROR_PROPERTIES: dict[ErrorCode, ErrorProperties] = {
     ErrorCode.RUN_OUT_OF_MEMORY: _USER,
     ErrorCode.RUN_DEADLOCK: _USER,
     ErrorCode.RUN_DISK_FULL: _USER,
+    ErrorCode.RUN_SYSTEM_LOST: _PLATFORM_RETRIED,
     ErrorCode.CHECKPOINT_INVALID: _USER,
     ErrorCode.CHECKPOINT_MISMATCH: _USER,
     ErrorCode.CHECKPOINT_NOT_SAVED: _USER,

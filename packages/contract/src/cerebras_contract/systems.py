@@ -60,6 +60,8 @@ class SystemSpec(ContractModel):
     off_wafer_bytes_per_second: Amount
     idle_watts: Amount
     full_load_watts: Amount
+    spare_processing_elements: int = Field(default=0, ge=0)
+    """Elements beside the usable grid that stand in for defective ones."""
     largest_cluster: Count | None = None
     """Systems that one broadcast and reduce tree (SwarmX) joins."""
     memory_options_bytes: list[Count] = Field(default_factory=list)

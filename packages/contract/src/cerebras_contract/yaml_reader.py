@@ -1,10 +1,11 @@
 """Reads a YAML 1.2 file into a contract model and says exactly where it is wrong: file, line, key, nearest key."""
 
 import inspect
+from collections.abc import Iterator
 from difflib import get_close_matches
 from io import StringIO
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
@@ -86,6 +87,8 @@ def _not_valid(
         problem = f"the file must be a mapping with keys such as {', '.join([*model.model_fields][:5])}"
     elif not location:
         problem = first["msg"].removeprefix("Value error, ")
+    elif first["type"] == "value_error":
+        problem = f"{key}: {first['msg'].removeprefix('Value error, ')}"
     else:
         problem = f"{key}: {_expectation(first['msg'])}, not {first['input']!r}"
     if len(faults) > 1:
@@ -114,9 +117,16 @@ def _section(model: type[BaseModel], path: list[str]) -> type[BaseModel]:
     """The model of the mapping at a path, or the last one on the way."""
     for part in path:
         field = model.model_fields.get(part)
-        if field is not None and inspect.isclass(field.annotation) and issubclass(field.annotation, BaseModel):
-            model = field.annotation
+        model = next(_models_in(field.annotation), model) if field is not None else model
     return model
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The models of an annotation such as `Section`, `Section | None` or `list[Section]`."""
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
 
 
 def _place(node: Node | None, location: tuple[str, ...]) -> tuple[int, int]:

@@ -10,7 +10,7 @@ import cerebras_pytorch.nn.utils  # noqa: F401 (as cbt.nn.utils)
 from cerebras_pytorch import amp, nn, utils
 from cerebras_pytorch.amp import cbfloat16
 from cerebras_pytorch.compilation import compile  # noqa: A004 (the name scripts use)
-from cerebras_pytorch.context import Context, init_context, load, log_metrics, save
+from cerebras_pytorch.context import Context, init_context, load, log_metrics, profile, save
 from cerebras_wafer.errors import CompileError
 
 __version__ = version("cerebras-emulator-pytorch")
@@ -26,6 +26,7 @@ __all__ = [
     "load",
     "log_metrics",
     "nn",
+    "profile",
     "save",
     "utils",
 ]

@@ -76,6 +76,7 @@ def compile(  # noqa: A001 (the name scripts use)
             micro_batch=settings.micro_batch_size,
         ),
         tape=context.tape,
+        faults=context.configuration.faults,
         loss_scaler=precision.loss_scaler(),
     )
     if settings.execution_mode == "data_streaming":

@@ -185,6 +185,15 @@ def save(path: str | Path, extra: JsonValue = None) -> None:
     _session("save").save_to(Path(path), extra)
 
 
+def profile(first_step: int, last_step: int, path: str | Path | None = None) -> None:
+    """Write a profile of these steps, both included, in device time: a trace that Perfetto and Chrome open.
+
+    Call it after `compile`; `profile_steps: [10, 12]` in run.yaml does the same. The file is `profile_10_12.json` in
+    the run directory, unless `path` names another. It shows the steps as they were, faults and all.
+    """
+    _session("profile").profile(first_step, last_step, Path(path) if path is not None else None)
+
+
 def load(path: str | Path, *, weights_only: bool = False) -> Checkpoint:
     """Go on from a checkpoint: call it after `compile` and before the loop.
 

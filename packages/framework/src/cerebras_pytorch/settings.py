@@ -53,6 +53,8 @@ class RunSettings:
     """The folder of TensorBoard's event files."""
     on_nan: Literal["fail", "warn"]
     find_nan: bool
+    profile_steps: tuple[int, int] | None
+    """The first and the last step of a profile."""
     deadlock_timeout_seconds: float
     """How long training may make no progress."""
     seed: int
@@ -97,6 +99,7 @@ def resolve(*sources: RunConfigSection) -> RunSettings:
         tensorboard=TENSORBOARD_FOLDER if tensorboard is True else tensorboard or None,
         on_nan=merged.on_nan or "fail",
         find_nan=merged.find_nan or False,
+        profile_steps=(merged.profile_steps[0], merged.profile_steps[1]) if merged.profile_steps else None,
         deadlock_timeout_seconds=merged.deadlock_timeout_seconds or DEFAULT_DEADLOCK_TIMEOUT_SECONDS,
         seed=merged.seed or 0,
         compile_memory_bytes=int(memory_gi * GIBIBYTE) if memory_gi else None,

@@ -11,7 +11,7 @@ import structlog
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
+from cerebras_contract.errors import ERROR_PROPERTIES, ErrorCode, ErrorReport, ReportedError
 from cerebras_contract.run_directory import LAUNCH_MODULE, RunDirectory
 from cerebras_contract.states import StageKind
 from cerebras_controlplane.db import writing
@@ -93,6 +93,7 @@ def _run(tools: Tools, handler: StageHandler, claim: Claim, lease: Lease, stoppi
 
 def _launch(tools: Tools, claim: Claim, directory: RunDirectory) -> Launch:
     phase = ["-m", LAUNCH_MODULE, "--phase", str(claim.kind), "--run-dir", str(directory.root)]
+    phase += ["--attempt", str(claim.attempt)]
     return Launch(
         user_python=tools.user_python,
         arguments=[*phase, claim.spec.script, *claim.spec.arguments],
@@ -167,14 +168,14 @@ def _ended(
         if error is None:
             handler.complete(tools, claim, directory)
         with writing(tools.sessions) as session:
-            _finish(session, hold(session, claim), ending, error)
+            _finish(session, hold(session, claim), ending, error, tools.settings.max_attempts)
     except OperationalError as away:
         log.warning("cannot reach the database", reason=type(away).__name__)
         return False
     return True
 
 
-def _finish(session: Session, stage: Stage, ending: Ending, error: ErrorReport | None) -> None:
+def _finish(session: Session, stage: Stage, ending: Ending, error: ErrorReport | None, max_attempts: int) -> None:
     if error is None:
         finish.succeed(session, stage, "the script did its part")
     elif ending is Ending.CANCELLED:
@@ -183,5 +184,7 @@ def _finish(session: Session, stage: Stage, ending: Ending, error: ErrorReport |
         finish.give_back(session, stage, "its worker was told to stop")
     elif ending is Ending.KILLED and attempts_without_progress(session, stage) == 0:
         finish.give_back(session, stage, "its process was killed, and goes on from its newest checkpoint")
+    elif ERROR_PROPERTIES[error.code].retried and attempts_without_progress(session, stage) < max_attempts:
+        finish.give_back(session, stage, error.message)
     else:
         finish.fail(session, stage, error)

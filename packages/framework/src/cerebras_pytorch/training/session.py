@@ -24,7 +24,9 @@ from cerebras_pytorch.log import logger
 from cerebras_pytorch.process import Process
 from cerebras_pytorch.settings import RunSettings
 from cerebras_pytorch.training.batches import full_batches
+from cerebras_pytorch.training.faults import Faults
 from cerebras_pytorch.training.nan import not_finite
+from cerebras_pytorch.training.profile import Profile
 from cerebras_pytorch.training.recorder import Recorder
 from cerebras_pytorch.training.resume import Resume
 from cerebras_pytorch.training.state import (
@@ -47,7 +49,13 @@ class TrainingSession:
     """One run of training from an artifact."""
 
     def __init__(
-        self, process: Process, settings: RunSettings, compiled: CompiledStep, recorder: Recorder, loader: DataLoader
+        self,
+        process: Process,
+        settings: RunSettings,
+        compiled: CompiledStep,
+        recorder: Recorder,
+        loader: DataLoader,
+        faults: Faults | None = None,
     ) -> None:
         self.step = 0
         self.user_state: dict[str, JsonValue] = {}
@@ -56,6 +64,9 @@ class TrainingSession:
         self.compiled = compiled
         self.recorder = recorder
         self._loader = loader
+        self._faults = faults
+        self.profiles: list[Profile] = []
+        self._prepared_step = 0
         self._position = Position()
         self._resume: Resume | None = None
         self._saver = Saver()
@@ -92,7 +103,14 @@ class TrainingSession:
             batch = next(full, None)
             if batch is None:
                 return
+            self._prepare_step()
             yield batch
+
+    def _prepare_step(self) -> None:
+        """Before the first batch of a step."""
+        if self._faults and self._prepared_step != self.step + 1:
+            self._prepared_step = self.step + 1
+            self._faults.before(self._prepared_step)
 
     def _counted(self, source: Iterator[Any]) -> Iterator[Any]:
         for batch in source:
@@ -164,6 +182,18 @@ class TrainingSession:
         if scaler.scale != before:
             self._metrics["loss_scale"] = scaler.scale
 
+    def profile(self, first: int, last: int, path: Path | None = None) -> None:
+        """Write what the steps `first` to `last` were in device time, once the last of them has ended."""
+        root = self._process.run_directory.root
+        if first <= self.step:
+            raise ValueError(f"a profile from step {first} on cannot be made any more: step {self.step} has ended")
+        if self._process.stage is not None:
+            self.recorder.warning(
+                "a profile is a file of the run directory, which a job does not keep: see its plan"
+                " with `cerebras-cloud profile JOB`"
+            )
+        self.profiles.append(Profile(first, last, path or root / f"profile_{first}_{last}.json"))
+
     def log_metrics(self, values: dict[str, float]) -> None:
         """Values of the step in progress, or of the last one where none is."""
         if self._resume is not None:  # recorded before the run was cut off
@@ -204,6 +234,8 @@ class TrainingSession:
             self._save()
         self._saver.wait()
         self._announce()
+        for profile in self.profiles:
+            profile.end(self.step, self.recorder.warning)
         self.recorder.finished(self.step, self.compiled.update.loss_scaler)
 
     def close(self) -> None:
@@ -216,6 +248,10 @@ class TrainingSession:
         self.recorder.close()
 
     def _count_step(self) -> None:
+        if self._faults and self._faults.loses_system(self.step + 1):
+            self._saver.wait()  # the hosts that save live on
+            self._announce()
+            self._faults.lose(self.step + 1)
         self.step += 1
         self._process.last_step = self.step
         loss = self.compiled.loss.take()
@@ -233,6 +269,9 @@ class TrainingSession:
             )
             self._warn_once("unasked", f"{unasked} step: iterate the loader that was given to compile")
         self._position.update(trained=True)
+        trained = self.compiled.clock.take_steps()
+        for profile in self.profiles:
+            profile.step(self.step, trained, logger.info)
         self._heed_non_finite(loss)
 
     def _heed_non_finite(self, loss: float | None) -> None:

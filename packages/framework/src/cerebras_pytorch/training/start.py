@@ -8,7 +8,8 @@ from functools import partial
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cerebras_contract.artifacts import Manifest, TensorSpec
+from cerebras_contract.artifacts import KERNELS_FILE, Manifest, TensorSpec
+from cerebras_contract.faults import FaultPlan
 from cerebras_contract.plans import Mode, Plan
 from cerebras_contract.states import StageKind
 from cerebras_contract.systems import load_system
@@ -21,6 +22,7 @@ from cerebras_pytorch.memory import PeakMemory
 from cerebras_pytorch.nn import bare_module
 from cerebras_pytorch.process import Process
 from cerebras_pytorch.settings import RunSettings
+from cerebras_pytorch.training.faults import Faults
 from cerebras_pytorch.training.loss import CompiledLoss
 from cerebras_pytorch.training.model import CompiledModel
 from cerebras_pytorch.training.optimizer import CompiledUpdate, replace_step
@@ -32,9 +34,11 @@ from cerebras_pytorch.training.trained import Trained
 from cerebras_pytorch.training.watch import progress_watched
 from cerebras_pytorch.training.whole_step import WholeStep
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions, tensor_spec
+from cerebras_wafer.compiler.ir.text import parse_graph
 from cerebras_wafer.errors import ArtifactMismatch
 from cerebras_wafer.simulator.clock import DeviceClock
 from cerebras_wafer.simulator.execute import Engine
+from cerebras_wafer.simulator.faults import FaultyPlans
 from cerebras_wafer.simulator.load import Artifact, load_artifact
 from cerebras_wafer.simulator.loss_scale import LossScaler
 from cerebras_wafer.simulator.store import MappedMemory, Memory, ResidentMemory
@@ -54,6 +58,7 @@ class Parts:
     options: CompileOptions
     tape: Tape = field(default_factory=Tape)
     """How a model on the meta device is initialised."""
+    faults: FaultPlan | None = None
     loss_scaler: LossScaler = field(default_factory=LossScaler)
 
 
@@ -89,7 +94,10 @@ def start_training(
         progress_watched(process, settings.deadlock_timeout_seconds, lambda: (process.last_step, clock.cycles))
     )
     recorder = Recorder(process, settings, events, clock, memory)
-    session = TrainingSession(process, settings, compiled, recorder, parts.loader)
+    faults = _faults(process, parts, artifact.plan, clock, recorder.warning)
+    session = TrainingSession(process, settings, compiled, recorder, parts.loader, faults)
+    if settings.profile_steps:
+        session.profile(*settings.profile_steps)
     compiled.model.whole_step = WholeStep(compiled, session.optimizer_step)
     put_back.callback(setattr, compiled.model, "whole_step", None)
     put_back.callback(session.close)
@@ -102,6 +110,17 @@ def start_training(
     if begin is not None:
         session.go_on_from(*begin)
     return session, compiled.model
+
+
+def _faults(
+    process: Process, parts: Parts, plan: Plan, clock: DeviceClock, tell: Callable[[str], None]
+) -> Faults | None:
+    """What the configuration wants to go wrong; the artifact's kernel graph is planned anew for it."""
+    if parts.faults is None or not parts.faults.events:
+        return None
+    graph = parse_graph((process.run_directory.compile / KERNELS_FILE).read_text(encoding="utf-8"))
+    plans = FaultyPlans(plan, graph, parts.options, load_system(parts.options.system))
+    return Faults(process, parts.faults, plans, clock, tell)
 
 
 def _moved_bytes(plan: Plan, model: nn.Module) -> int:

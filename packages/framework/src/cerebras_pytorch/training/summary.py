@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from cerebras_contract.errors import ErrorCode
 from cerebras_contract.run_directory import StageResult
 from cerebras_contract.summaries import SUMMARY_VERSION, Attempt, AttemptEnd, RunSummary
 from cerebras_pytorch.log import logger
@@ -24,6 +25,11 @@ class SummaryFile:
         if self._earlier:
             logger.info(f"Attempt {number} in this folder; before it, {self._earlier[-1]}")
         self._write(to_disk=True)
+
+    @property
+    def losses_before(self) -> int:
+        """How many of the attempts before this one ended because the system was lost."""
+        return sum(attempt.error == ErrorCode.RUN_SYSTEM_LOST for attempt in self._earlier)
 
     def starts_from(self, step: int) -> None:
         """This attempt goes on from a checkpoint of that step."""

@@ -2,11 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cerebras_contract.plans import Plan
 from cerebras_contract.systems import SystemSpec
 from cerebras_wafer.simulator.counters import StepCounters, step_counters
 from cerebras_wafer.simulator.thermal import Thermometer, power_watts
+
+
+class RunStep(NamedTuple):
+    """A batch that was trained on. `start_cycles` are the clock's."""
+
+    start_cycles: int
+    plan: Plan
 
 
 @dataclass
@@ -19,11 +27,23 @@ class DeviceClock:
     cycles: int = 0
 
     def __post_init__(self) -> None:
-        self.counters: StepCounters = step_counters(self.plan, self.system, half_precision=self.half_precision)
+        self._steps: list[RunStep] = []
+        self.use(self.plan)
         self._thermometer = Thermometer(self.system)
 
+    def use(self, plan: Plan) -> None:
+        """From here on steps are as this plan says."""
+        self.plan = plan
+        self.counters: StepCounters = step_counters(plan, self.system, half_precision=self.half_precision)
+
     def advance_step(self) -> None:
+        self._steps.append(RunStep(self.cycles, self.plan))
         self._advance(self.plan.step_cycles)
+
+    def take_steps(self) -> list[RunStep]:
+        """The batches trained on since this was last asked: when each began, and the plan that it went by."""
+        steps, self._steps = self._steps, []
+        return steps
 
     def advance_evaluation(self) -> None:
         self._advance(self.plan.evaluation_cycles)

@@ -1,10 +1,11 @@
 """A profile of training steps in device time, as a trace that Chrome's about:tracing and Perfetto open."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from cerebras_contract.plans import Phase, Plan
 from cerebras_wafer.compiler.report.timeline import Lane, micro_batch_spans, sample_visits
+from cerebras_wafer.simulator.clock import RunStep
 
 INPUT = "input"
 PIPELINE_LANES = {Phase.FORWARD: "forward", Phase.BACKWARD: "backward"}
@@ -17,12 +18,18 @@ def chrome_trace(plan: Plan, first_step: int, last_step: int) -> dict[str, Any]:
     Weight streaming has a track each for compute, weights in, gradients out, input and fixed overhead; a pipelined
     step shows its first samples on their way through the regions.
     """
+    steps = range(first_step, last_step + 1)
+    return trace_of_steps([(step, RunStep((step - 1) * plan.step_cycles, plan)) for step in steps])
+
+
+def trace_of_steps(steps: Sequence[tuple[int, RunStep]]) -> dict[str, Any]:
+    """As `chrome_trace`, of steps as they were: each with its number, its start and its plan. There is at least one."""
+    plan = steps[0][1].plan
     lanes = [*Lane, INPUT] if plan.layers else [*PIPELINE_LANES.values(), INPUT]
     tracks = {str(lane): number for number, lane in enumerate(lanes)}
     events = [_named("process_name", 0, f"{plan.system} (simulated)")]
     events += [_named("thread_name", number, lane) for lane, number in tracks.items()]
-    for step in range(first_step, last_step + 1):
-        start = (step - 1) * plan.step_cycles
+    for step, (start, plan) in steps:
         spans = _streamed(plan, start) if plan.layers else _pipelined(plan, start)
         events += [_event(plan, tracks[lane], name, begin, end, step) for lane, name, begin, end in spans]
     return {"traceEvents": events, "displayTimeUnit": "ms"}
