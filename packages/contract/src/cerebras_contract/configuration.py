@@ -32,6 +32,8 @@ class RunConfigSection(ContractModel):
     checkpoint_path: str | None = None
     autoload_last_checkpoint: bool | None = None
     log_steps: PositiveInt | None = None
+    prefetch_batches: NonNegativeInt | None = None
+    """Batches that are prepared beside training, in a process of their own."""
     tensorboard: bool | str | None = None
     """A folder for event files of TensorBoard; true: `tensorboard`."""
     on_nan: Literal["fail", "warn"] | None = None
@@ -72,7 +74,7 @@ RUN_TIME_KEYS: dict[str, frozenset[str]] = {
             "target_device", "max_steps", "checkpoint_steps", "log_steps", "seed", "job_labels", "job_priority",
             "compile_crd_memory_gi", "compile_timeout_seconds", "input_timeout_seconds",
             "keep_checkpoints", "keep_checkpoints_every", "checkpoint_path", "autoload_last_checkpoint",
-            "tensorboard", "on_nan", "find_nan", "profile_steps", "deadlock_timeout_seconds",
+            "tensorboard", "on_nan", "find_nan", "profile_steps", "prefetch_batches", "deadlock_timeout_seconds",
         }
     ),
     "optimizer": frozenset({"lr", "learning_rate", "loss_scale", "loss_scaling_factor"}),

@@ -32,6 +32,7 @@ class ErrorCode(StrEnum):
     COMPILE_TIMEOUT = "compile.timeout"
     COMPILE_OUT_OF_MEMORY = "compile.out_of_memory"
     COMPILER_BUG = "compile.bug"
+    DATA_INVALID = "data.invalid"
     RUN_ARTIFACT_MISMATCH = "run.artifact_mismatch"
     RUN_HYPERPARAMETER_CHANGED = "run.hyperparameter_changed"
     RUN_NO_VALUES = "run.no_values"
@@ -95,6 +96,7 @@ ERROR_PROPERTIES: dict[ErrorCode, ErrorProperties] = {
     ErrorCode.COMPILE_TIMEOUT: _USER,
     ErrorCode.COMPILE_OUT_OF_MEMORY: _USER,
     ErrorCode.COMPILER_BUG: _PLATFORM,
+    ErrorCode.DATA_INVALID: _USER,
     ErrorCode.RUN_ARTIFACT_MISMATCH: _USER,
     ErrorCode.RUN_HYPERPARAMETER_CHANGED: _USER,
     ErrorCode.RUN_NO_VALUES: _USER,

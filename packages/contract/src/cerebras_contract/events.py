@@ -27,13 +27,17 @@ class MetricEvent(_RunEvent):
 
 
 class ProgressEvent(_RunEvent):
-    """How far training is. Wall and device rates are never mixed; the device rate is None on target CPU."""
+    """How far training is. Wall and device rates are never mixed; the device rate is None on target CPU.
+
+    `input_wait_share` is the share of the wall time since the last such event in which the loader was waited for.
+    """
 
     kind: Literal["progress"] = "progress"
     step: int
     max_steps: int | None
     wall_samples_per_second: float
     device_samples_per_second: float | None = None
+    input_wait_share: float | None = None
 
 
 class CheckpointEvent(_RunEvent):

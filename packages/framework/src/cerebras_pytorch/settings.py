@@ -49,6 +49,7 @@ class RunSettings:
     checkpoint_path: str | None
     autoload_last_checkpoint: bool
     log_steps: int
+    prefetch_batches: int
     tensorboard: str | None
     """The folder of TensorBoard's event files."""
     on_nan: Literal["fail", "warn"]
@@ -96,6 +97,7 @@ def resolve(*sources: RunConfigSection) -> RunSettings:
         checkpoint_path=merged.checkpoint_path,
         autoload_last_checkpoint=merged.autoload_last_checkpoint or False,
         log_steps=merged.log_steps or 100,
+        prefetch_batches=merged.prefetch_batches or 0,
         tensorboard=TENSORBOARD_FOLDER if tensorboard is True else tensorboard or None,
         on_nan=merged.on_nan or "fail",
         find_nan=merged.find_nan or False,

@@ -15,6 +15,10 @@ from cerebras_wafer.errors import CompileError
 class StepCounter(Protocol):
     """What a loader needs of a training session."""
 
+    @property
+    def prefetch_batches(self) -> int:
+        """How many batches are prepared beside training; 0: as the torch loader does by itself."""
+
     def batches(self, feed: Feed, *, leftovers: int) -> Iterator[Any]:
         """One epoch of `feed`, of which up to so many batches may be smaller than the others."""
 
@@ -27,10 +31,13 @@ class DataLoader:
     """
 
     def __init__(self, source: Iterable[Any] | Callable[..., Iterable[Any]], *args: Any, **kwargs: Any) -> None:
+        name = type(source).__name__
         if callable(source) and not isinstance(source, Iterable):
+            called = getattr(source, "__name__", name)
             source = source(*args, **kwargs)
+            name = f"the {type(source).__name__} that {called} returned"
         if not isinstance(source, Iterable):
-            raise TypeError(f"a DataLoader wraps an iterable of batches, not {type(source).__name__}")
+            raise TypeError(f"a DataLoader wraps an iterable of batches, not {name}")
         self.source: Iterable[Any] = source
         self._counter: StepCounter | None = None
         self._feed: Feed | None = None
@@ -92,7 +99,7 @@ class DataLoader:
         """Make this the training loader of a session; None: of none any more."""
         self._counter = counter
         if counter:
-            self._feed = Feed(self.source, self.seed, self._looked_at, self._begun)
+            self._feed = Feed(self.source, self.seed, self._looked_at, self._begun, counter.prefetch_batches)
             self._looked_at, self._begun = [], None
 
     @property

@@ -70,10 +70,18 @@ class Position:
 class Feed:
     """What a training loader yields, epoch by epoch.
 
-    `begun` is an iterator of a source that may not begin again, and `looked_at` what was taken from it already.
+    `begun` is an iterator of a source that may not begin again, and `looked_at` what was taken from it already. Of a
+    map dataset that the torch loader reads in this process, `prefetch_batches` are prepared in a worker process.
     """
 
-    def __init__(self, source: Iterable[Any], seed: int, looked_at: list[Any], begun: Iterator[Any] | None) -> None:
+    def __init__(
+        self,
+        source: Iterable[Any],
+        seed: int,
+        looked_at: list[Any],
+        begun: Iterator[Any] | None,
+        prefetch_batches: int = 0,
+    ) -> None:
         self.seed = seed
         self._source = source
         self._looked_at, self._begun = looked_at, begun
@@ -83,7 +91,7 @@ class Feed:
         with self._own.seeded(seed):  # to ask may draw
             self._goes_on = is_stream(source)
         self._may_draw = not isinstance(source, (list, tuple))
-        self._positioned = _positioned(source)
+        self._positioned = _positioned(source, prefetch_batches)
 
     def epoch(self, number: int, past: Position | None = None) -> Iterator[Any]:
         """The batches of an epoch: of one that a run was resumed in, those behind `past`."""
@@ -163,8 +171,12 @@ def _may_remember(source: Iterable[Any]) -> bool:
     return not isinstance(source, (list, tuple))
 
 
-def _positioned(source: Iterable[Any]) -> "DataLoader[Any] | None":
-    """A copy of a torch loader over a map dataset that can begin at any batch; None for another source."""
+def _positioned(source: Iterable[Any], prefetch_batches: int) -> "DataLoader[Any] | None":
+    """A copy of a torch loader over a map dataset that can begin at any batch; None for another source.
+
+    To prefetch takes a process, not a thread: a dataset that changes its samples at random draws from the global
+    generators, which training draws from, too.
+    """
     if not isinstance(source, DataLoader) or type(source).__iter__ is not DataLoader.__iter__:
         return None
     if isinstance(source.dataset, IterableDataset) or source.batch_sampler is None:
@@ -172,6 +184,8 @@ def _positioned(source: Iterable[Any]) -> "DataLoader[Any] | None":
     loader = copy.copy(source)
     # Past the check that a loader's sampler is not set anew: this one is our own copy, not iterated so far.
     vars(loader).update(batch_sampler=_PositionedBatches(source.batch_sampler), _iterator=None)
+    if prefetch_batches and not source.num_workers:
+        vars(loader).update(num_workers=1, prefetch_factor=prefetch_batches)
     return loader
 
 

@@ -9,6 +9,7 @@ from cerebras_pytorch.log import logger
 from cerebras_pytorch.memory import PeakMemory
 from cerebras_pytorch.process import Process
 from cerebras_pytorch.settings import RunSettings
+from cerebras_pytorch.training.input_wait import InputWait
 from cerebras_pytorch.training.progress import bar_of
 from cerebras_pytorch.training.summary import SummaryFile
 from cerebras_pytorch.training.tensorboard import EventFiles
@@ -52,6 +53,8 @@ class Recorder:
         self._clock = clock
         self.memory = memory
         self._memory_is_passed = False
+        self.input_wait = InputWait()
+        self._input_is_told = False
         self._rates = RateMeter()
         self._first_step = self._logged_step = self._checkpoints = self._warnings = 0
         self._last_loss = "none"
@@ -74,6 +77,7 @@ class Recorder:
     def step(self, step: int, samples: int, values: dict[str, float]) -> None:
         """A step of training has ended, with these values of its metrics."""
         self._rates.add(samples)
+        self.input_wait.steps += 1
         if "loss" in values:
             self._last_loss = f"{values['loss']:.5f}"
         if values:
@@ -118,6 +122,7 @@ class Recorder:
             f" {_counted(self._warnings, 'warning')}"
         )
         logger.info(f"Peak memory of this process: {self.memory}")
+        logger.info(f"Waited for input: {self.input_wait}")
         if self._settings.has_device_time:
             logger.info(self._device_summary())
 
@@ -159,6 +164,7 @@ class Recorder:
             max_steps=self._settings.max_steps,
             wall_samples_per_second=rate,
             device_samples_per_second=self._device_rate(),
+            input_wait_share=self._look_at_input(),
         )
         self._summary.reached(step)
         if self.memory.is_passed and not self._memory_is_passed:
@@ -168,6 +174,14 @@ class Recorder:
             self._event_files.add(step, {"rate/wall_samples_per_second": rate})
         if self._settings.has_device_time:
             self._metrics(step, self._clock.readings())
+
+    def _look_at_input(self) -> float:
+        """The share of waiting since the last look; where it is large, a warning says so once."""
+        bottleneck, share = self.input_wait.bottleneck(), self.input_wait.look()
+        if bottleneck and not self._input_is_told:
+            self._input_is_told = True
+            self.warning(bottleneck)
+        return share
 
     def _device_rate(self) -> float | None:
         """Samples a second of device time in training, by the plan."""

@@ -79,6 +79,10 @@ class TrainingSession:
         self._batches_counted = self._saved_step = self._empty_epochs = 0
         self._said: set[str] = set()
 
+    @property
+    def prefetch_batches(self) -> int:
+        return self._settings.prefetch_batches
+
     def batches(self, feed: Feed, *, leftovers: int) -> Iterator[Any]:
         """One epoch of full batches, up to the last step. Asking for a batch ends the step before.
 
@@ -100,7 +104,8 @@ class TrainingSession:
             if self._is_last_step():
                 self._refuse_endless_loop()
                 return
-            batch = next(full, None)
+            with self.recorder.input_wait:
+                batch = next(full, None)
             if batch is None:
                 return
             self._prepare_step()
