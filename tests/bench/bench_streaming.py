@@ -6,8 +6,6 @@ means faster than resident. This is no test: nothing depends on a time.
 
 import argparse
 import os
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from turns import Worker, seconds_a_step, work
 
 import cerebras_pytorch as cbt
 
@@ -60,60 +59,21 @@ class Trainer:
         return [self._compiled.train_step(*batch).item() for _ in range(count) for batch in self._loader]
 
 
-def work(mode: str, size: Size) -> None:
-    """Train so many steps for each line of input, and say the seconds it took."""
+def train(mode: str, size: Size) -> None:
+    """Be a process that trains in a mode."""
     with cbt.init_context() as context:
         trainer = Trainer(context, mode, size, "cpu")
-        print("parameters", trainer.parameters, flush=True)
-        for line in sys.stdin:
-            started = time.perf_counter()
-            trainer.steps(int(line))
-            print("seconds", time.perf_counter() - started, flush=True)
-        os._exit(0)
-
-
-class Worker:
-    """A process that trains when it is told to."""
-
-    def __init__(self, mode: str, size: str, folder: Path) -> None:
-        command = [sys.executable, __file__, "--mode", mode, "--size", size]
-        folder.mkdir()
-        self._process = subprocess.Popen(
-            command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-        )
-        self.parameters = int(self._answer("parameters"))
-
-    def seconds(self, steps: int) -> float:
-        assert self._process.stdin
-        self._process.stdin.write(f"{steps}\n")
-        return self._answer("seconds")
-
-    def end(self) -> None:
-        assert self._process.stdin
-        self._process.stdin.close()
-        self._process.wait()
-
-    def _answer(self, word: str) -> float:
-        assert self._process.stdout
-        for line in self._process.stdout:
-            if line.startswith(word):
-                return float(line.split()[1])
-        raise RuntimeError("the process that trains has ended")
+        work(trainer.parameters, lambda: trainer.steps(1))
 
 
 def compare(size: str, folder: Path) -> None:
-    workers = [Worker(mode, size, folder / f"{size} {mode}") for mode in ("weight_streaming", "pipelined")]
-    times: list[list[float]] = [[], []]
-    for _ in range(ROUNDS):
-        for worker, taken in zip(workers, times, strict=True):
-            taken.append(worker.seconds(STEPS_A_ROUND))
-    for worker in workers:
-        worker.end()
-    streamed, resident = (statistics.median(taken[1:]) for taken in times)
+    modes = ("weight_streaming", "pipelined")
+    workers = [Worker([__file__, "--mode", mode, "--size", size], folder / size / mode) for mode in modes]
+    streamed, resident = seconds_a_step(workers, ROUNDS, STEPS_A_ROUND)
     shape = SIZES[size]
     print(
         f"weight streaming, GPT-2 of {workers[0].parameters / 1e6:.0f} million parameters, batch {shape.batch} x"
-        f" {shape.length}, {size}: {resident / streamed:.2f} of resident ({streamed / STEPS_A_ROUND:.2f} s a step)"
+        f" {shape.length}, {size}: {resident / streamed:.2f} of resident ({streamed:.2f} s a step)"
     )
 
 
@@ -145,7 +105,7 @@ def main() -> None:
     if arguments.billion:
         billion(arguments.mode)
     elif arguments.size:
-        work(arguments.mode, SIZES[arguments.size])
+        train(arguments.mode, SIZES[arguments.size])
     else:
         with tempfile.TemporaryDirectory() as folder:
             for size in ("weights dominate", "compute dominates"):

@@ -1,4 +1,4 @@
-"""`make bench`: ratios against what a user would use instead, from medians of runs interleaved in one process.
+"""`make bench`: checkpoints against torch.save and torch.load, from medians of runs interleaved in one process.
 
 Above 1 means faster than the alternative. This is no test: nothing depends on a time.
 """
@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 from torch import nn
 
-import cerebras_pytorch as cbt
 from cerebras_contract.digests import sha256_of_file
 from cerebras_contract.run_directory import RunDirectory
 from cerebras_pytorch.checkpoints import read_checkpoint
@@ -21,7 +20,7 @@ from cerebras_pytorch.checkpoints.save import Snapshot, write_checkpoint
 from cerebras_pytorch.log import logger
 from cerebras_pytorch.process import Process, set_current_process
 
-BATCH, ROUNDS, STEPS_A_ROUND = 64, 15, 4
+ROUNDS = 15
 STATE_ELEMENTS = 8 << 20
 
 
@@ -49,34 +48,6 @@ def median_seconds(*alternatives: Callable[[], None]) -> list[float]:
             run()
             taken.append(time.perf_counter() - started)
     return [statistics.median(taken) for taken in times]
-
-
-def training_step(model: nn.Module, optimizer: torch.optim.Optimizer, criterion: nn.Module) -> Callable[[], None]:
-    images, labels = torch.randn(BATCH, 1, 28, 28), torch.randint(0, 10, (BATCH,))
-
-    def run() -> None:
-        for _ in range(STEPS_A_ROUND):
-            optimizer.zero_grad()
-            criterion(model(images), labels).backward()
-            optimizer.step()
-
-    return run
-
-
-def bench_steps() -> None:
-    eager = Convolutions()
-    eager_step = training_step(eager, torch.optim.Adam(eager.parameters()), nn.CrossEntropyLoss())
-    with cbt.init_context() as context:
-        model, criterion = Convolutions(), nn.CrossEntropyLoss()
-        optimizer = torch.optim.Adam(model.parameters())
-        batch = (torch.randn(BATCH, 1, 28, 28), torch.randint(0, 10, (BATCH,)))
-        started = time.perf_counter()
-        compiled = cbt.compile(model, optimizer, criterion, cbt.utils.data.DataLoader([batch]))
-        compile_seconds = time.perf_counter() - started
-        ours, theirs = median_seconds(training_step(compiled, optimizer, criterion), eager_step)
-        context.session = None
-    print(f"training step, MNIST network, float32: {theirs / ours:.2f} of eager PyTorch")
-    print(f"capture, plan, report and write: {compile_seconds:.1f} s")
 
 
 def bench_checkpoint(folder: Path) -> None:
@@ -112,7 +83,6 @@ def main() -> None:
     logger.disabled = True
     with tempfile.TemporaryDirectory() as folder:
         set_current_process(Process(RunDirectory(Path(folder))))
-        bench_steps()
         bench_checkpoint(Path(folder))
 
 

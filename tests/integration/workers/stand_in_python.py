@@ -15,7 +15,7 @@ from pathlib import Path
 if sys.argv[1] == "-c":  # a question to the interpreter itself
     os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 
-from cerebras_contract.artifacts import MANIFEST_FILE, Manifest, OptimizerSpec, PrecisionSpec, Versions
+from cerebras_contract.artifacts import MANIFEST_FILE, Machine, Manifest, OptimizerSpec, PrecisionSpec, Versions
 from cerebras_contract.checkpoints import CHECKPOINT_MANIFEST_FILE, CheckpointManifest
 from cerebras_contract.errors import ErrorCode, ErrorReport
 from cerebras_contract.events import (
@@ -65,6 +65,7 @@ def write_artifact():
     (directory.compile / "plan.json").write_bytes(program)
     key = "cs_" + digest(program)[:16]
     manifest = Manifest(
+        made_on=Machine(processor="any", instruction_set="any", threads=1),
         artifact_key=key,
         input_key="unused",
         created_at=time.time(),

@@ -4,6 +4,7 @@ manifest.json   `Manifest`: what the artifact is made of and for, and the digest
 plan.json       `plans.Plan`: what runs where, when, in how many cycles
 report.json     `reports.Report`;  report.txt and report.html  the same for people
 kernels.txt     the kernel graph, from which the step can be planned again for another system or batch
+forward.inductor.pt2 ...    machine code for some of the programs, where it was asked for
 forward.pt2  loss.pt2  backward.pt2  evaluate.pt2  update_0.pt2 ...    serialized functional ATen programs
 """
 
@@ -34,6 +35,18 @@ class ProgramName(StrEnum):
     @property
     def file_name(self) -> str:
         return f"{self}.pt2"
+
+
+Codegen = Literal["interpret", "inductor"]
+"""How programs run: operation by operation, or as machine code that was generated when the artifact was made."""
+
+GENERATED = (ProgramName.FORWARD, ProgramName.BACKWARD, ProgramName.EVALUATE)
+"""The programs for which `inductor` generates code."""
+
+
+def package_file_name(program: ProgramName) -> str:
+    """The file of a program's generated code."""
+    return f"{program}.inductor.pt2"
 
 
 def update_file_name(number: int) -> str:
@@ -152,6 +165,15 @@ class Versions(ContractModel):
     torch: str
 
 
+class Machine(ContractModel):
+    """Where an artifact was made. The same artifact gives bitwise the same losses on another machine where these are
+    the same; generated code runs only where `instruction_set` is."""
+
+    processor: str
+    instruction_set: str
+    threads: int
+
+
 class Manifest(ContractModel):
     """What an artifact is. `ingredients` are the readable parts of the key, to say what changed."""
 
@@ -164,6 +186,8 @@ class Manifest(ContractModel):
     batch_size: int
     precision: PrecisionSpec
     versions: Versions
+    codegen: Codegen = "interpret"
+    made_on: Machine
     ingredients: dict[str, JsonValue]
     parameters: list[TensorSpec]
     trained: list[str]

@@ -22,6 +22,8 @@ class RunConfigSection(ContractModel):
     num_csx: PositiveInt | None = None
     execution_mode: Literal["auto", "weight_streaming", "pipelined", "data_streaming"] | None = None
     """`data_streaming` is another word for pipelined."""
+    codegen: Literal["interpret", "inductor"] | None = None
+    """`inductor`: machine code is generated when the artifact is made."""
     micro_batch_size: PositiveInt | Literal["auto", "explore"] | None = None
     precision_opt_level: Literal[0, 1, 2] | None = None
     """Which values are rounded to 16 bits: 0 the fewest, 2 all."""

@@ -74,6 +74,7 @@ def compile(  # noqa: A001 (the name scripts use)
             precision=precision.spec(settings.precision_opt_level),
             execution_mode=settings.mode,
             micro_batch=settings.micro_batch_size,
+            codegen=settings.codegen,
         ),
         tape=context.tape,
         faults=context.configuration.faults,
@@ -170,7 +171,7 @@ def _compile_into(context: Context, parts: Parts, input_key: str, ingredients: d
     logger.info(f"Captured the graph: {len(step.parameters)} parameters, optimizer {step.optimizer.name}")
     compiled = compile_step(step, parts.options, logger.info)
     folder = context.process.run_directory.compile
-    write_artifact(compiled, folder, input_key, ingredients)
+    write_artifact(compiled, folder, input_key, ingredients, logger.info)
     (folder / ".cerebrasignore").write_text("*\n", encoding="utf-8")
     log_report(compiled.report)
     for warning in compiled.plan.warnings:

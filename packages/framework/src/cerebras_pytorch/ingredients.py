@@ -19,7 +19,7 @@ from cerebras_pytorch.capture.step import modules_in_eval_mode
 from cerebras_pytorch.nn import bare_module
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions, tensor_spec
 from cerebras_wafer.errors import CompileError
-from cerebras_wafer.versions import compiler_versions
+from cerebras_wafer.versions import compiler_versions, instruction_set
 
 
 def ingredients_of(
@@ -48,6 +48,7 @@ def ingredients_of(
         "num_csx": options.num_csx,
         "execution mode": options.execution_mode or "auto",
         "micro-batch": options.micro_batch,
+        "code": f"inductor for {instruction_set()}" if options.codegen == "inductor" else options.codegen,
         "configuration": compile_time_digest(configuration),
         "script and modules": sha256_of_json(_user_sources()),
         "script arguments": list(sys.argv[1:]),

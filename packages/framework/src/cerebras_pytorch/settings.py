@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import ConfigDict
 
-from cerebras_contract.artifacts import PrecisionLevel
+from cerebras_contract.artifacts import Codegen, PrecisionLevel
 from cerebras_contract.configuration import RunConfigSection
 from cerebras_contract.planning import MODE_WORDS
 from cerebras_contract.plans import Mode
@@ -37,6 +37,7 @@ class RunSettings:
     system: str
     num_csx: int
     execution_mode: str
+    codegen: Codegen
     micro_batch_size: int | Literal["auto", "explore"]
     precision_opt_level: PrecisionLevel | None
     """None: what the script's `MixedPrecision` says."""
@@ -88,6 +89,7 @@ def resolve(*sources: RunConfigSection) -> RunSettings:
         system=merged.system or DEFAULT_SYSTEM,
         num_csx=merged.num_csx or 1,
         execution_mode=merged.execution_mode or "auto",
+        codegen=merged.codegen or "interpret",
         micro_batch_size=merged.micro_batch_size or "auto",
         precision_opt_level=merged.precision_opt_level,
         max_steps=merged.max_steps,

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from cerebras_contract.artifacts import KERNELS_FILE, Manifest, TensorSpec
 from cerebras_contract.faults import FaultPlan
-from cerebras_contract.plans import Mode, Plan
+from cerebras_contract.plans import Plan
 from cerebras_contract.states import StageKind
 from cerebras_contract.systems import load_system
 from cerebras_pytorch.capture.batch import Batch, specs_of
@@ -35,6 +35,7 @@ from cerebras_pytorch.training.watch import progress_watched
 from cerebras_pytorch.training.whole_step import WholeStep
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions, tensor_spec
 from cerebras_wafer.compiler.ir.text import parse_graph
+from cerebras_wafer.compiler.passes.host_memory import streams
 from cerebras_wafer.errors import ArtifactMismatch
 from cerebras_wafer.simulator.clock import DeviceClock
 from cerebras_wafer.simulator.execute import Engine
@@ -70,9 +71,9 @@ def start_training(
     Raises `ArtifactMismatch` where the artifact does not fit the parts, `ReportedError` where the model has no values.
     """
     artifact = load_artifact(process.run_directory.compile)
-    memory = PeakMemory(artifact.plan.memory.host_peak_bytes, _moved_bytes(artifact.plan, parts.model))
+    memory = PeakMemory(artifact.plan.memory.host_peak_bytes, _moved_bytes(artifact, parts.model))
     _check(artifact.manifest, parts)
-    memory_of = _memory(process, artifact.plan)
+    memory_of = _memory(process, artifact)
     trained = Trained(bare_module(parts.model), parts.optimizer, artifact.manifest, memory_of, parts.tape)
     streamer = Streamer(artifact.plan, trained.store) if trained.is_streamed else None
     engine = Engine(artifact, settings.seed, parts.loss_scaler, streamer, find_non_finite=settings.find_nan)
@@ -123,14 +124,16 @@ def _faults(
     return Faults(process, parts.faults, plans, clock, tell)
 
 
-def _moved_bytes(plan: Plan, model: nn.Module) -> int:
+def _moved_bytes(artifact: Artifact, model: nn.Module) -> int:
     """What the process holds of the model already, where that stays in it."""
-    return sum(parameter.nbytes for parameter in model.parameters()) if plan.mode == Mode.PIPELINED else 0
+    if streams(artifact.plan, artifact.manifest.codegen):
+        return 0
+    return sum(parameter.nbytes for parameter in model.parameters() if not parameter.is_meta)
 
 
-def _memory(process: Process, plan: Plan) -> Callable[[int], Memory]:
+def _memory(process: Process, artifact: Artifact) -> Callable[[int], Memory]:
     """In weight streaming what is trained lies in a file of the run directory; pipelined, everything is resident."""
-    if plan.mode == Mode.PIPELINED:
+    if not streams(artifact.plan, artifact.manifest.codegen):
         return ResidentMemory
     return partial(MappedMemory, process.run_directory.root)
 

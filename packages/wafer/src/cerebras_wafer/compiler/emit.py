@@ -20,16 +20,24 @@ from cerebras_contract.artifacts import (
     update_file_name,
 )
 from cerebras_contract.digests import sha256_of_file
+from cerebras_wafer.compiler.codegen import generate_code
 from cerebras_wafer.compiler.frontends.flat import export_flat
 from cerebras_wafer.compiler.frontends.training_step import Program
 from cerebras_wafer.compiler.ir.text import print_graph
-from cerebras_wafer.compiler.pipeline import Compiled
+from cerebras_wafer.compiler.pipeline import Compiled, Log
 from cerebras_wafer.compiler.report.page import report_page
 from cerebras_wafer.compiler.report.text import report_text
 from cerebras_wafer.errors import CompileError
+from cerebras_wafer.versions import this_machine
 
 
-def write_artifact(compiled: Compiled, folder: Path, input_key: str, ingredients: dict[str, JsonValue]) -> Manifest:
+def write_artifact(
+    compiled: Compiled,
+    folder: Path,
+    input_key: str,
+    ingredients: dict[str, JsonValue],
+    log: Log = lambda _: None,
+) -> Manifest:
     """Write every file of the artifact, the manifest last, then put the folder in place of an older artifact.
 
     Raises `CompileError` where the place is taken by something that is no artifact.
@@ -42,7 +50,13 @@ def write_artifact(compiled: Compiled, folder: Path, input_key: str, ingredients
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    _write_contents(compiled, partial)
+    try:
+        _write_contents(compiled, partial)
+        if compiled.options.codegen == "inductor":
+            generate_code(compiled.programs, partial, log)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
     manifest = _manifest(compiled, partial, input_key, ingredients)
     (partial / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=2), encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)
@@ -77,6 +91,8 @@ def _manifest(compiled: Compiled, folder: Path, input_key: str, ingredients: dic
         batch_size=step.batch_size,
         precision=options.precision,
         versions=compiled.versions,
+        codegen=options.codegen,
+        made_on=this_machine(),
         ingredients=ingredients,
         parameters=list(step.parameters),
         trained=list(step.trained),

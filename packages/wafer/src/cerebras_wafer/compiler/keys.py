@@ -11,6 +11,7 @@ from cerebras_contract.artifacts import ProgramName, Versions
 from cerebras_contract.digests import sha256_of_json
 from cerebras_contract.systems import SystemSpec
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions, Program, Update
+from cerebras_wafer.versions import instruction_set
 
 KEY_PREFIX = "cs_"
 
@@ -30,6 +31,7 @@ def artifact_key(
         "num_csx": options.num_csx,
         "execution_mode": options.execution_mode,
         "micro_batch": options.micro_batch,
+        "code": instruction_set() if options.codegen == "inductor" else options.codegen,
         "system": system.model_dump(mode="json"),
         "versions": versions.model_dump(mode="json"),
     }

@@ -60,7 +60,7 @@ def compile_step(step: TrainingStep, options: CompileOptions, log: Log) -> Compi
     plan = plan_graph(graph, options, system, log)
     if plan.mode == Mode.WEIGHT_STREAMING:
         remake_rounded_weights(programs[ProgramName.FORWARD], programs[ProgramName.BACKWARD])
-    plan = _with_host_memory(plan, host_memory_bytes(step, programs, plan))
+    plan = _with_host_memory(plan, host_memory_bytes(step, programs, plan, options.codegen))
     key = artifact_key(programs, step.updates, options, system, versions)
     return Compiled(
         key, step, options, versions, programs, graph, plan, build_report(key, plan, graph, options, system)

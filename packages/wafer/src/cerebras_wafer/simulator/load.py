@@ -1,19 +1,33 @@
 """Load an artifact and check it."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch._inductor
 from pydantic import ValidationError
+from torch import Tensor
 from torch.fx import GraphModule
 from torch.fx.graph import _BoxedCodeGen
 
-from cerebras_contract.artifacts import MANIFEST_FILE, PLAN_FILE, SCHEMA_VERSION, Manifest, ProgramName
+from cerebras_contract.artifacts import (
+    GENERATED,
+    MANIFEST_FILE,
+    PLAN_FILE,
+    SCHEMA_VERSION,
+    Manifest,
+    ProgramName,
+    package_file_name,
+)
 from cerebras_contract.digests import sha256_of_file
 from cerebras_contract.plans import Plan
 from cerebras_wafer.errors import ArtifactMismatch
 from cerebras_wafer.simulator import rounding as rounding  # defines the operation that programs round with
-from cerebras_wafer.versions import torch_version
+from cerebras_wafer.versions import instruction_set, torch_version
+
+Running = Callable[[list[Tensor]], Sequence[Tensor]]
+"""What runs a program."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +39,8 @@ class Artifact:
     programs: dict[ProgramName, GraphModule]
     updates: list[GraphModule]
     """In the order of the manifest's."""
+    generated: dict[ProgramName, Running]
+    """The code that was generated for some of the programs, called as they are."""
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -55,12 +71,36 @@ def load_artifact(folder: Path) -> Artifact:
             f"the artifact was compiled with torch {manifest.versions.torch}, this is torch {running}",
             "Compile and run with the same environment, or compile again.",
         )
+    there, here = manifest.made_on.instruction_set, instruction_set()
+    if manifest.codegen == "inductor" and there != here:
+        raise ArtifactMismatch(
+            f"the artifact holds code for {there}, and this processor is {here}",
+            "Compile where the same instructions are known, or with codegen: interpret, which runs anywhere.",
+        )
     return Artifact(
         manifest=manifest,
         plan=Plan.model_validate_json((folder / PLAN_FILE).read_bytes()),
         programs={name: _load_program(folder / spec.file) for name, spec in manifest.programs.items()},
         updates=[_load_program(folder / spec.file) for spec in manifest.updates],
+        generated={name: _load_code(folder / package_file_name(name)) for name in _generated(manifest)},
     )
+
+
+def _generated(manifest: Manifest) -> tuple[ProgramName, ...]:
+    return GENERATED if manifest.codegen == "inductor" else ()
+
+
+def _load_code(path: Path) -> Running:
+    """Generated code as a program is: it takes its tensors in one list, which it empties."""
+    run = torch._inductor.aoti_load_package(str(path))
+
+    def running(tensors: list[Tensor]) -> Sequence[Tensor]:
+        arguments = tuple(tensors)
+        tensors.clear()
+        results = run(*arguments)
+        return results if isinstance(results, (tuple, list)) else (results,)
+
+    return running
 
 
 def _load_program(path: Path) -> GraphModule:

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch.fx import GraphModule
 
-from cerebras_contract.artifacts import OptimizerSpec, PrecisionSpec, TensorSpec
+from cerebras_contract.artifacts import Codegen, OptimizerSpec, PrecisionSpec, TensorSpec
 from cerebras_contract.plans import Mode
 
 SCALE = "scale:0"
@@ -91,6 +91,7 @@ class CompileOptions:
     precision: PrecisionSpec
     execution_mode: Mode | None = None
     micro_batch: int | Literal["auto", "explore"] = "auto"
+    codegen: Codegen = "interpret"
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from cerebras_contract.artifacts import ProgramName, TensorSpec
+from cerebras_contract.artifacts import Codegen, ProgramName, TensorSpec
 from cerebras_contract.plans import Mode, Plan
 from cerebras_wafer.compiler.frontends.flat import output_nodes, placeholder_values
 from cerebras_wafer.compiler.frontends.training_step import Program, TrainingStep, Update
@@ -27,19 +27,25 @@ WORKSPACE_BYTES = 192 << 20
 """For threads, buffers of matrix products, and what PyTorch makes when it first runs an operation."""
 
 
-def host_memory_bytes(step: TrainingStep, programs: Mapping[ProgramName, Program], plan: Plan) -> int:
+def host_memory_bytes(step: TrainingStep, programs: Mapping[ProgramName, Program], plan: Plan, codegen: Codegen) -> int:
     """The bound: activations and operations, and as much of what is trained as is resident."""
-    held = _held_bytes(step, plan)
+    is_streamed = streams(plan, codegen)
+    held = _held_bytes(step, plan, is_streamed=is_streamed)
     updates = [_update_bytes(update) for update in step.updates]
-    living = held + max([_step_bytes(programs, is_streamed=plan.mode == Mode.WEIGHT_STREAMING), *updates])
+    living = held + max([_step_bytes(programs, is_streamed=is_streamed), *updates])
     return math.ceil(living * (1 + WORKSPACE_SHARE)) + WORKSPACE_BYTES
 
 
-def _held_bytes(step: TrainingStep, plan: Plan) -> int:
+def streams(plan: Plan, codegen: Codegen) -> bool:
+    """Whether weights come and go with their layers: generated code is of a whole program, and takes them all."""
+    return plan.mode == Mode.WEIGHT_STREAMING and codegen == "interpret"
+
+
+def _held_bytes(step: TrainingStep, plan: Plan, *, is_streamed: bool) -> int:
     """Parameters, gradients and state that are in memory while a layer runs."""
     parameters = {spec.name: _spec_bytes(spec) for spec in step.parameters}
     gradients = {name: size for name, size in parameters.items() if name in step.trained}
-    if plan.mode == Mode.PIPELINED:
+    if not is_streamed:
         state = 4 * sum(step.state_elements.values())
         return sum(parameters.values()) + 2 * sum(gradients.values()) + state  # autograd's gradient, and the store's
     layers = [sum(parameters.get(n, 0) + gradients.get(n, 0) for n in layer.weights) for layer in plan.layers]
