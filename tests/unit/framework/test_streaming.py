@@ -111,7 +111,9 @@ def base(tmp_path_factory):
     return tmp_path_factory.mktemp("streaming")
 
 
-def trained(base, mode, step=separately, kind="AdamW", make_model=Language, criterion=None, data=None, **options):
+def trained(
+    base, mode, step=separately, kind="AdamW", make_model=Language, criterion=None, data=None, num_csx=1, **options
+):
     """Losses, weights, and the compiled parts."""
     torch.manual_seed(0)
     model, criterion = make_model(), criterion or Loss()
@@ -119,7 +121,7 @@ def trained(base, mode, step=separately, kind="AdamW", make_model=Language, crit
         run_folder(base / "-".join([mode, kind, make_model.__name__, *map(str, options)])),
         cbt.init_context() as context,
     ):
-        context.set_run_config(cbt.utils.config.RunConfig(execution_mode=mode))
+        context.set_run_config(cbt.utils.config.RunConfig(execution_mode=mode, num_csx=num_csx))
         optimizer = OPTIMIZERS[kind](model)
         train_loader = cbt.utils.data.DataLoader(data or batches())
         precision = cbt.amp.MixedPrecision(**options) if options else None
@@ -192,6 +194,14 @@ def test_batch_norm_and_dropout_stream_too(base):
     resident = run(RESIDENT, separately)
     assert_same(run(STREAMED, separately), resident)
     assert_same(run(STREAMED, at_once), resident)
+
+
+def test_several_systems_share_the_batch_on_the_clock_alone(base, tmp_path):
+    one, two = trained(base, STREAMED), trained(tmp_path, STREAMED, num_csx=2)
+    assert_same(two, one)
+    assert two[2].clock.plan.num_csx == 2
+    assert two[2].clock.plan.micro_batch * two[2].clock.plan.micro_batches_per_step == BATCH // 2
+    assert two[2].clock.cycles != one[2].clock.cycles
 
 
 class Frozen(Language):
