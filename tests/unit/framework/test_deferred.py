@@ -221,7 +221,7 @@ with recording(tape), torch.device("meta"):
     for layer in model:
         nn.init.normal_(layer.weight)
 memory = MappedMemory(Path("."), 12 * 2048 * 2048 * 4)
-free = list(memory.content.view(torch.float32).split(2048 * 2048))
+free = [memory.tensor(torch.float32, number * 2048 * 2048 * 4, 2048 * 2048) for number in range(12)]
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 give_values(model, tape, lambda tensor: free.pop().view(tensor.shape), memory.let_go)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)

@@ -1,5 +1,6 @@
 """Weight streaming: the losses are those of resident execution, bit for bit, however a script trains."""
 
+import copy
 import re
 import shutil
 import subprocess
@@ -245,6 +246,22 @@ def test_one_layer_at_a_time_is_there_and_the_next_is_fetched(base):
     updated = [layer for action, layer in backward if action == "update"]
     in_a_step = [*reversed(LAYERS[1:-1]), "tokens"]  # the head's weight is that of the tokens, which are its last use
     assert updated == in_a_step * len(batches())
+
+
+@pytest.mark.parametrize("mode", [STREAMED, RESIDENT])
+def test_what_a_script_saves_or_copies_is_its_own(base, mode, tmp_path):
+    """Not the store that it lies in, with gradients and moments."""
+    *_, parts = trained(base, mode)
+    model = parts.model.model
+    size_bytes = sum(parameter.nbytes for parameter in model.parameters())
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    assert (tmp_path / "model.pt").stat().st_size < size_bytes + 20_000
+    kept = copy.deepcopy(model)
+    assert sum(parameter.untyped_storage().nbytes() for parameter in kept.parameters()) == size_bytes
+    loaded = torch.load(tmp_path / "model.pt", weights_only=True)
+    assert all(torch.equal(loaded[name], value) for name, value in model.state_dict().items())
+    torch.save(parts.optimizer.state_dict(), tmp_path / "optimizer.pt")
+    assert (tmp_path / "optimizer.pt").stat().st_size < 2 * size_bytes + 40_000
 
 
 class Wide(nn.Module):

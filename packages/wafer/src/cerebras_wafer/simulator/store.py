@@ -8,14 +8,15 @@ import math
 import mmap
 import os
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from cerebras_contract.artifacts import UpdateSpec
 
@@ -24,32 +25,48 @@ ALIGNED_BYTES = mmap.PAGESIZE
 PART_ELEMENTS = 1 << 24  # of a copy
 
 
-class Memory(Protocol):
+class Memory(ABC):
     """Bytes, zero at first, and what can be said of parts of them that are about to be used, or no longer are."""
 
-    content: Tensor
+    def __init__(self, mapping: mmap.mmap) -> None:
+        self._map = mapping
+        self._base = torch.frombuffer(mapping, dtype=torch.uint8).data_ptr()
 
+    def tensor(self, dtype: torch.dtype, first_byte: int, elements: int) -> Tensor:
+        """A flat tensor of these bytes. It has a storage of its own: who saves or copies it takes no others along."""
+        if not elements:
+            return torch.empty(0, dtype=dtype)
+        return torch.frombuffer(self._map, dtype=dtype, count=elements, offset=first_byte)
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether a tensor lies in these bytes."""
+        return 0 <= tensor.data_ptr() - self._base < len(self._map)
+
+    @abstractmethod
     def will_need(self, parts: Iterable[Tensor]) -> None:
         """Bring in what is on disk only, beside what goes on."""
 
+    @abstractmethod
     def let_go(self, parts: Iterable[Tensor]) -> None:
         """Hold it in memory no longer. Its values stay."""
 
 
-class ResidentMemory:
+class ResidentMemory(Memory):
     """Memory of the process; everything stays in it."""
 
     def __init__(self, size_bytes: int) -> None:
-        self.content = torch.zeros(size_bytes, dtype=torch.uint8)
+        super().__init__(mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
+    @override
     def will_need(self, parts: Iterable[Tensor]) -> None:
         """Nothing to do."""
 
+    @override
     def let_go(self, parts: Iterable[Tensor]) -> None:
         """Nothing to do."""
 
 
-class MappedMemory:
+class MappedMemory(Memory):
     """A file without a name in `folder`, mapped: pages that are let go stay in the file, not in the process.
 
     Its room on the disk is taken at once: a full disk is an `OSError` here, not a killed process later.
@@ -58,14 +75,16 @@ class MappedMemory:
     def __init__(self, folder: Path, size_bytes: int) -> None:
         self._folder = folder
         with tempfile.TemporaryFile(dir=folder) as file:
-            os.posix_fallocate(file.fileno(), 0, max(size_bytes, 1))
-            self._map = mmap.mmap(file.fileno(), max(size_bytes, 1))
-        self.content = torch.frombuffer(self._map, dtype=torch.uint8)
+            file.truncate(max(size_bytes, 1))
+            if hasattr(os, "posix_fallocate"):  # macOS has none: there a full disk shows later
+                os.posix_fallocate(file.fileno(), 0, max(size_bytes, 1))
+            super().__init__(mmap.mmap(file.fileno(), max(size_bytes, 1)))
 
+    @override
     def will_need(self, parts: Iterable[Tensor]) -> None:
-        """Bring in what is on disk only, beside what goes on."""
         self._advise(mmap.MADV_WILLNEED, parts)
 
+    @override
     def let_go(self, parts: Iterable[Tensor]) -> None:
         """Whole pages go; what lies beside the parts comes back from the file when it is used."""
         self._advise(mmap.MADV_DONTNEED, parts)
@@ -76,7 +95,7 @@ class MappedMemory:
         memory = MappedMemory(self._folder, ends[-1] if ends else 0)
         copies = {}
         for (name, tensor), start in zip(tensors.items(), [0, *ends], strict=False):
-            copy = memory.content[start : start + tensor.nbytes].view(tensor.dtype)
+            copy = memory.tensor(tensor.dtype, start, tensor.numel())
             parts = (torch.split(whole, PART_ELEMENTS) for whole in (tensor.reshape(-1), copy))
             for source, target in zip(*parts, strict=True):
                 target.copy_(source)
@@ -85,13 +104,8 @@ class MappedMemory:
             copies[name] = copy.view(tensor.shape)
         return copies, memory
 
-    def holds(self, tensor: Tensor) -> bool:
-        """Whether a tensor lies in this file."""
-        return 0 <= tensor.data_ptr() - self.content.data_ptr() < self.content.nbytes
-
     def _advise(self, advice: int, parts: Iterable[Tensor]) -> None:
-        base = self.content.data_ptr()
-        for first, last in _joined((part.data_ptr() - base, part.nbytes) for part in parts if self.holds(part)):
+        for first, last in _joined((part.data_ptr() - self._base, part.nbytes) for part in parts if self.holds(part)):
             self._map.madvise(advice, first, last - first)
 
 
@@ -139,11 +153,14 @@ class Store:
         self._blocks: dict[str, Block] = {}
         for roles, starts, first_byte, elements in layout.blocks:
             example = examples[roles[0]]
-            flat = self.memory.content[first_byte : first_byte + elements * example.element_size()].view(example.dtype)
+            flat = self.memory.tensor(example.dtype, first_byte, elements)
             block = Block(flat, {owner_of(role): start for role, start in zip(roles, starts, strict=True)})
             for role, start in zip(roles, starts, strict=True):
                 self._blocks[role] = block
-                self.tensors[role] = _view(flat, start, examples[role])
+                place = first_byte + start * example.element_size()
+                self.tensors[role] = _shaped(
+                    self.memory.tensor(example.dtype, place, examples[role].numel()), examples[role]
+                )
 
     def block(self, role: str) -> Block:
         """The block that a tensor is in."""
@@ -195,12 +212,11 @@ def _gradients(examples: Mapping[str, Tensor], updates: Sequence[UpdateSpec]) ->
     return {f"gradient:{name}": examples[f"parameter:{name}"] for name in trained}
 
 
-def _view(flat: Tensor, start: int, example: Tensor) -> Tensor:
-    """A tensor of the block, with the example's strides where these leave no gaps."""
-    part = flat[start : start + example.numel()]
+def _shaped(flat: Tensor, example: Tensor) -> Tensor:
+    """With the example's shape, and its strides where these leave no gaps."""
     if torch.ops.aten.is_non_overlapping_and_dense(example):
-        return part.as_strided(example.shape, example.stride())
-    return part.view(example.shape)
+        return flat.as_strided(example.shape, example.stride())
+    return flat.view(example.shape)
 
 
 def _kind(role: str) -> str:
