@@ -163,6 +163,36 @@ def test_a_loader_that_blocks_is_named_with_the_call_it_sat_in(workers):
     assert loader.worker_init_fn is None
 
 
+class Late(torch.utils.data.IterableDataset):
+    """Its second worker gives nothing for a while."""
+
+    def __iter__(self):
+        for _ in range(4):
+            yield torch.ones(4), torch.ones(4)
+
+
+def test_a_worker_that_starts_after_the_first_batch_goes_on(monkeypatch):
+    """The first worker's batch may be trained on before the second has started."""
+    prepare = first_batch._prepare
+
+    def prepare_late(folder, then, worker):
+        while worker and folder.exists():
+            time.sleep(0.01)
+        prepare(folder, then, worker)
+
+    monkeypatch.setattr(first_batch, "_prepare", prepare_late)
+    with cbt.init_context() as context:
+        context.set_run_config(cbt.utils.config.RunConfig())
+        model, criterion = nn.Linear(4, 4), nn.MSELoss()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader = cbt.utils.data.DataLoader(torch.utils.data.DataLoader(Late(), 2, num_workers=2))
+        compiled = cbt.compile(model, optimizer, criterion, loader)
+        for inputs, target in loader:
+            criterion(compiled(inputs), target).backward()
+            optimizer.step()
+    assert context.session.step == 4
+
+
 def test_an_error_that_a_check_brings_about_is_told_as_what_it_found(run_folder):
     """A loader's worker that is asked for its stack ends: the main thread may see that before the check is over."""
     found = ErrorReport(code=ErrorCode.COMPILE_INPUT_BLOCKED, message="no batch came")

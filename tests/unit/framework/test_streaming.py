@@ -138,6 +138,24 @@ def assert_same(ours, theirs):
     assert all(torch.equal(ours[1][name], theirs[1][name]) for name in theirs[1])
 
 
+def halve(parameter):
+    parameter.grad.mul_(0.5)
+
+
+def hooked():
+    seen = []
+
+    def step(compiled, optimizer, criterion, batch):
+        if not seen:
+            first, *_, last = compiled.parameters()
+            first.register_hook(lambda gradient: gradient.clamp(-0.001, 0.001))
+            last.register_post_accumulate_grad_hook(halve)
+        seen.append(batch)
+        return separately(compiled, optimizer, criterion, batch)
+
+    return step
+
+
 STEPS = {
     "separately": lambda: separately,
     "at once": lambda: at_once,
@@ -145,6 +163,7 @@ STEPS = {
     "clipped": lambda: clipped(cbt.nn.utils.clip_grad_norm_),
     "accumulated": lambda: accumulated(set_to_none=True),
     "accumulated in place": lambda: accumulated(set_to_none=False),
+    "with hooks": hooked,
 }
 OPTIMIZERS = {
     "AdamW": adamw,
@@ -158,6 +177,17 @@ def test_streamed_training_is_resident_training(base, name):
     assert streamed[2].trained.is_streamed
     assert not resident[2].trained.is_streamed
     assert_same(streamed, resident)
+
+
+def test_hooks_are_called_and_a_whole_step_refuses_them(base):
+    assert trained(base, STREAMED, hooked())[0] != trained(base, STREAMED)[0]
+
+    def with_a_hook(compiled, optimizer, criterion, batch):
+        next(compiled.parameters()).register_hook(lambda gradient: gradient)
+        return at_once(compiled, optimizer, criterion, batch)
+
+    with pytest.raises(RuntimeError, match="the gradient of .*weight has one: write the loop out"):
+        trained(base, STREAMED, with_a_hook)
 
 
 def test_clipping_is_that_of_pytorch(base):

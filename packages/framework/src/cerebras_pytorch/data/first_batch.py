@@ -79,11 +79,15 @@ def _prepared_workers(source: object, folder: Path) -> Iterator[None]:
 
 
 def _prepare(folder: Path, then: Callable[[int], None] | None, worker: int) -> None:
-    """In a worker, as it starts: a signal writes the stack, wherever that stands, and ends the process quietly."""
-    file = (folder / f"{worker}.{os.getpid()}").open("wb", buffering=0)
-    _files.append(file)
-    signal.signal(ASK, lambda _number, _frame: os._exit(0))
-    faulthandler.register(ASK, file=file, all_threads=False, chain=True)
+    """In a worker, as it starts: a signal writes the stack, wherever that stands, and ends the process quietly.
+
+    Where it starts late, another one has given the first batch already, and nothing is asked any more.
+    """
+    with suppress(FileNotFoundError):
+        file = (folder / f"{worker}.{os.getpid()}").open("wb", buffering=0)
+        _files.append(file)
+        signal.signal(ASK, lambda _number, _frame: os._exit(0))
+        faulthandler.register(ASK, file=file, all_threads=False, chain=True)
     if then is not None:
         then(worker)
 

@@ -93,15 +93,16 @@ class CompiledModel(nn.Module):
     def run_backward(self, saved: list[Tensor], gradients: tuple[Tensor, ...]) -> list[Tensor | None]:
         """Gradients in the order of the parameters given to autograd. One batch is trained on then.
 
-        Where weights stream the gradients are in the store, and the parameters', and there are none for autograd.
+        Where weights stream the gradients are in the store, and the parameters'; autograd gets those with hooks alone.
         """
-        accumulating = self._trained.accumulating() if self._trained.is_streamed else []
         tangents = [gradients[number] for number in self.differentiable]
-        by_name = self.gradients(saved, tangents, accumulating)
-        if self._trained.is_streamed:
-            self._trained.show_gradients(by_name)
-            return [None for _ in self._names]
-        return [by_name[name] for name in self._names.values()]
+        if not self._trained.is_streamed:
+            by_name = self.gradients(saved, tangents)
+            return [by_name[name] for name in self._names.values()]
+        hooked = self._trained.hooked()
+        by_name = self.gradients(saved, tangents, self._trained.accumulating() - hooked)
+        self._trained.show_gradients(by_name.keys() - hooked)
+        return [by_name[name].clone() if name in hooked else None for name in self._names.values()]
 
     def gradients(
         self,

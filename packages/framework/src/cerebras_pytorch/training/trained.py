@@ -74,10 +74,18 @@ class Trained:
         """Whether the store lies in a file."""
         return isinstance(self.store.memory, MappedMemory)
 
-    def accumulating(self) -> list[str]:
+    def hooked(self) -> set[str]:
+        """Names of the parameters whose gradients a script has put hooks on: autograd calls them."""
+        return {
+            name
+            for parameter, name in self.parameters.items()
+            if parameter._backward_hooks or parameter._post_accumulate_grad_hooks
+        }
+
+    def accumulating(self) -> set[str]:
         """Names of the parameters that have a gradient, which is in the store: another is added to it."""
         self._take_gradients()
-        return list(self.with_gradient())
+        return self.with_gradient()
 
     def show_gradients(self, names: Collection[str]) -> None:
         """Let a script see gradients that lie in the store as those of its parameters."""

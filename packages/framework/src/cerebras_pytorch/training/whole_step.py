@@ -26,6 +26,10 @@ class WholeStep:
             raise TypeError("train_step takes what a batch has: the inputs, then the target")
         if not model.model.training:
             raise RuntimeError("train_step trains: put the model in train mode with model.train()")
+        if hooked := self._compiled.trained.hooked():
+            raise RuntimeError(
+                f"train_step calls no hooks, and the gradient of {min(hooked)} has one: write the loop out"
+            )
         inputs = flat_tensors(batch[:-1])
         model.check_batch(inputs)
         optimizer.zero_grad(set_to_none=True)
