@@ -56,6 +56,7 @@ def compile(  # noqa: A001 (the name scripts use)
     Raises `CompileError` where the step cannot be mapped onto a wafer.
     """
     context = active_context()
+    context.recorder.end()
     train_loader = _wrapped(context, train_loader)
     _refuse_wrong_arguments(context, model, optimizer, criterion, train_loader)
     settings = context.settings
@@ -76,7 +77,7 @@ def compile(  # noqa: A001 (the name scripts use)
             micro_batch=settings.micro_batch_size,
             codegen=settings.codegen,
         ),
-        tape=context.tape,
+        tape=context.recorder.tape,
         faults=context.configuration.faults,
         loss_scaler=precision.loss_scaler(),
     )

@@ -17,7 +17,8 @@ from cerebras_contract.run_directory import StageResult
 from cerebras_contract.systems import load_system
 from cerebras_pytorch.checkpoints import Checkpoint, read_checkpoint
 from cerebras_pytorch.checkpoints.folder import bring_back
-from cerebras_pytorch.deferred.record import Tape, recording
+from cerebras_pytorch.deferred.record import Recorder, recording
+from cerebras_pytorch.deferred.tape import Tape
 from cerebras_pytorch.endings import CompilePhaseEnd, RunStopped
 from cerebras_pytorch.events import EventWriter
 from cerebras_pytorch.failures import known_failure, result_by_hand
@@ -39,7 +40,7 @@ class Context:
         self._from_script = RunConfigSection()
         self.session: TrainingSession | None = None
         self.put_back = ExitStack()
-        self.tape = Tape()
+        self.recorder = Recorder(Tape(), draws_matter=not process.planning)
         self.events = EventWriter(process.run_directory.events)
 
     @property
@@ -120,7 +121,7 @@ def init_context(config: str | Path | None = None) -> Iterator[Context]:
     context.process.begin()
     _active = context
     try:
-        with heeding_sigterm(context.process), context.put_back, recording(context.tape):
+        with heeding_sigterm(context.process), context.put_back, recording(context.recorder):
             context.announce()
             try:
                 yield context

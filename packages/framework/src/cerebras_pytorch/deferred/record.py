@@ -1,15 +1,12 @@
 """Records how tensors on the meta device are initialised, so that it can be done later, in memory of one's choice.
 
-While recording is on, `torch.device("meta")` makes a device context of ours: what is called inside it is noted,
-operation by operation. Tensors are noted by their storage, so that a view, `weight.data[0]`, is part of what it views.
+From the first `with torch.device("meta"):` on, until training is compiled, each operation on such tensors is noted:
+inside the block and, as an `_init_weights` may be applied later, after it. Before that block, nothing is different.
 """
 
 import sys
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import count
 from types import CodeType
 from typing import Any
 
@@ -18,8 +15,13 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.nn import init
 from torch.utils import _device
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+from typing_extensions import override
+
+from cerebras_contract.errors import ReportedError
+from cerebras_pytorch.capture.stacks import place_of_frame
+from cerebras_pytorch.deferred.replay import no_values, put_at_true_state, value_of
+from cerebras_pytorch.deferred.tape import Tape
 
 # These do nothing to a tensor on the meta device, as they look at its values: they are noted as a whole, when they
 # ask whether it is one.
@@ -27,153 +29,159 @@ LOOKING_INITIALISERS: dict[CodeType, Any] = {
     function.__code__: function
     for function in (init._no_grad_trunc_normal_, init.dirac_, init.orthogonal_, init.sparse_)
 }
-OF_VALUES = (torch.tensor, torch.as_tensor)
-"""Makes a tensor of the script's numbers, which operations do not see."""
-IS_META = torch.Tensor.is_meta.__get__  # type: ignore[attr-defined]
+# These make a tensor of the script's own numbers, which operations do not see. With the place of the numbers.
+OF_NUMBERS = {torch.tensor: 0, torch.as_tensor: 0, torch.asarray: 0, torch.Tensor.new_tensor: 1}
+INDEXING = frozenset({torch.Tensor.__getitem__, torch.Tensor.__setitem__})
+_aten = torch.ops.aten
+CLONE = _aten.clone.default
+ANSWERS = frozenset({_aten._local_scalar_dense.default, _aten.equal.default, _aten.allclose.default})
+"""Operations whose result is no tensor: it is of the values."""
+COPYING = frozenset({_aten._to_copy.default, _aten.copy_.default})
+"""There is nothing to copy from the meta device to another, says PyTorch; what to do instead, it says as well."""
+IS_META = torch._C.TensorBase.is_meta.__get__  # type: ignore[attr-defined]
+FAKE_MODE = torch._C._TorchDispatchModeKey.FAKE
 
 
-@dataclass(frozen=True)
-class Part:
-    """A tensor as a part of a storage."""
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes what makes or changes tensors on the meta device.
 
-    storage: int
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int
+    A number that is asked of one (`.item()`, `if mask.any():`) is computed. Before a script draws on the CPU, the
+    generator is put where it would be had everything been drawn there, unless it does not matter (`draws_matter`).
+    """
 
-
-@dataclass(frozen=True)
-class Draw:
-    """From which generator an operation draws (0: the global one), and the state that it was put in before; None where
-    it goes on from the draw before."""
-
-    generator: int
-    state: Tensor | None
-
-
-@dataclass(frozen=True)
-class Call:
-    """An operation; tensors on the meta device among `args`, `kwargs` and `results` are `Part`s."""
-
-    function: Any
-    args: Any
-    kwargs: Any
-    results: Any
-    draw: Draw | None
-
-    @property
-    def storages(self) -> set[int]:
-        leaves = pytree.tree_leaves((self.args, self.kwargs, self.results))
-        return {leaf.storage for leaf in leaves if isinstance(leaf, Part)}
-
-
-@dataclass
-class Tape:
-    """What was called, in order. Storages are kept, so that none takes another's place."""
-
-    calls: list[Call] = field(default_factory=list)
-    _numbers: dict[int, tuple[int, torch.UntypedStorage]] = field(default_factory=dict)
-    _next: Iterator[int] = field(default_factory=count)
-    _states: dict[int, Tensor] = field(default_factory=dict)
-    _seen: dict[int, dict[int, tuple[Tensor, int]]] = field(default_factory=lambda: defaultdict(dict))
-    """By storage and tensor: how often it was changed in place, when it was last seen."""
-
-    def number_of(self, tensor: Tensor) -> int | None:
-        """The number of a tensor's storage; None where nothing was recorded of it."""
-        found = self._numbers.get(tensor.untyped_storage()._cdata)
-        return found[0] if found else None
-
-    def is_changed(self, tensor: Tensor) -> bool:
-        """Whether a tensor was changed in place outside of what is recorded."""
-        seen = self._seen[tensor.untyped_storage()._cdata]
-        return tensor._version != seen.get(id(tensor), (tensor, 0))[1]
-
-    def add(self, function: Any, args: Any, kwargs: Any, results: Any, *, draws: bool) -> None:
-        args_, kwargs_, results_ = pytree.tree_map_only(Tensor, self.part, (args, kwargs, results))
-        draw = self._draw(kwargs.get("generator")) if draws else None
-        self.calls.append(Call(function, args_, kwargs_, results_, draw))
-
-    def see(self, arguments: Any) -> None:
-        """Note how often these tensors, and those that they are views of, were changed in place by now."""
-        for tensor in pytree.tree_leaves(arguments):
-            if isinstance(tensor, Tensor) and tensor.is_meta:
-                seen = self._seen[tensor.untyped_storage()._cdata]
-                if not tensor._is_view():  # a view would hold on to what it is a view of
-                    seen[id(tensor)] = tensor, 0
-                seen.update({key: (one, one._version) for key, (one, _) in seen.items()})
-
-    def part(self, tensor: Tensor) -> Any:
-        """A tensor on the meta device as a part of its storage; of another one a copy."""
-        if not tensor.is_meta:
-            return tensor.detach().clone()  # as it is now
-        storage = tensor.untyped_storage()
-        if storage._cdata not in self._numbers:
-            self._numbers[storage._cdata] = next(self._next), storage
-        number = self._numbers[storage._cdata][0]
-        return Part(number, tensor.dtype, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
-
-    def _draw(self, generator: torch.Generator | None) -> Draw:
-        """On the meta device nothing is drawn: where a state is another than before, the script has changed it."""
-        key: int = generator._cdata if generator else 0  # type: ignore[attr-defined]
-        state = (generator or torch.default_generator).get_state()
-        before = self._states.get(key)
-        self._states[key] = state
-        return Draw(key, None if before is not None and torch.equal(before, state) else state)
-
-
-class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the operations that make or change tensors on the meta device."""
-
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: Tape, *, draws_matter: bool = True) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._tape = tape
+        self.tape = tape
+        self._draws_matter = draws_matter
+        self._is_on = False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def begin(self) -> None:
+        """Record from here on, unless other modes are there, which would be taken off in the wrong order."""
+        if not self._is_on and _get_current_dispatch_mode() is None:
+            self.__enter__()  # type: ignore[no-untyped-call]
+            self._is_on = True
+            torch.Tensor.is_meta = property(self._answer_is_meta)  # type: ignore[assignment]
+
+    def end(self) -> None:
+        """Record no more."""
+        if self._is_on and _get_current_dispatch_mode() is self:
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self._is_on = False
+            del torch.Tensor.is_meta
+
+    @override
+    def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        results = func(*args, **kwargs)
-        if any(isinstance(one, Tensor) and one.is_meta for one in pytree.tree_leaves((args, kwargs, results))):
-            assert isinstance(func, OpOverload)
-            if not func.is_view:
-                draws = torch.Tag.nondeterministic_seeded in func.tags
-                self._tape.add(func, args, kwargs, results, draws=draws)
+        if torch._C._get_dispatch_mode(FAKE_MODE) is not None:
+            return func(*args, **kwargs)
+        if func in ANSWERS and _has_meta_tensor(args):
+            return func(*(value_of(self.tape, one) if _has_meta_tensor(one) else one for one in args), **kwargs)
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            return self._draw(func, args, kwargs)
+        if func.is_view or not _concerns_meta(args, kwargs):
+            return func(*args, **kwargs)
+        try:
+            results = func(*args, **kwargs)
+        except NotImplementedError as error:
+            if func in COPYING:
+                raise
+            raise _not_recorded(func) from error  # else taken by torch's parametrizations for having no inverse
+        self._note(func, args, kwargs, results)
         return results
+
+    def _draw(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
+        generator = kwargs.get("generator") or torch.default_generator
+        if _concerns_meta(args, kwargs):
+            results = func(*args, **kwargs)
+            self._note(func, args, kwargs, results, generator)
+            return results
+        if self._draws_matter:
+            put_at_true_state(self.tape, generator)
+        return func(*args, **kwargs)
+
+    def note_numbers(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Note a tensor of the script's numbers, as they are now."""
+        place = OF_NUMBERS.get(func)
+        if self._is_on and place is not None and _has_meta_tensor(result) and not _has_meta_tensor(args[place:]):
+            self._note(CLONE, (func(*args, **{**kwargs, "device": "cpu"}),), {}, result)
+
+    def _answer_is_meta(self, tensor: Tensor) -> bool:
+        """In place of `Tensor.is_meta`. Where one of torch's initialisers asks, it is noted."""
+        answer = _is_meta(tensor.device)
+        frame = sys._getframe(1)
+        function = LOOKING_INITIALISERS.get(frame.f_code)
+        if answer and function is not None:
+            names = frame.f_code.co_varnames[: frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount]
+            arguments = {name: frame.f_locals[name] for name in names}
+            generator = arguments.get("generator")
+            # `sparse_` draws from both.
+            both = (generator, torch.default_generator) if generator else (torch.default_generator,)
+            self._note(function, (), arguments, None, *both)
+        return answer
+
+    def _note(self, function: Any, args: Any, kwargs: Any, results: Any, *generators: torch.Generator) -> None:
+        self.tape.add(function, args, kwargs, results, generators, place_of_frame(sys._getframe(2)))
 
 
 @contextmanager
-def recording(tape: Tape) -> Iterator[None]:
-    """Record on `tape` what is called inside `with torch.device("meta"):`."""
-    recorder = _Recorder(tape)
+def recording(recorder: Recorder) -> Iterator[None]:
+    """Inside, `with torch.device("meta"):` begins to record."""
     plain = _device.DeviceContext
 
     class RecordingContext(plain):  # type: ignore[misc,valid-type]
-        """What `torch.device(...)` puts around the calls inside it; of other devices than meta nothing is noted."""
+        """What `torch.device(...)` puts around the calls inside it."""
 
+        def __init__(self, device: Any) -> None:  # `with torch.device(...)` makes one, and does not call `__enter__`
+            super().__init__(device)
+            if _is_meta(device):
+                recorder.begin()
+
+        @override
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if self.device.type != "meta":
-                return super().__torch_function__(func, types, args, kwargs)
-            if func == IS_META and _note_initialiser(tape, args[0]):
-                return True
-            with recorder:
-                result = super().__torch_function__(func, types, args, kwargs)
-            if func in OF_VALUES and result.is_meta:
-                tape.add(func, args, {**(kwargs or {}), "device": self.device}, result, draws=False)
-            tape.see((args, kwargs))
+            if func in INDEXING and _is_meta(self.device):
+                args = args[0], self._with_tensors(args[1]), *args[2:]
+            result = super().__torch_function__(func, types, args, kwargs)
+            if func in OF_NUMBERS:
+                recorder.note_numbers(func, args, kwargs or {}, result)
             return result
+
+        def _with_tensors(self, index: Any) -> Any:
+            """An index with tensors in the place of lists, which are numbers of the script's, too."""
+            if isinstance(index, tuple):
+                return tuple(map(self._with_tensors, index))
+            return self.__torch_function__(torch.tensor, (), (index,)) if isinstance(index, list) else index
 
     _device.DeviceContext = RecordingContext  # type: ignore[misc]
     try:
         yield
     finally:
+        recorder.end()
         _device.DeviceContext = plain  # type: ignore[misc]
 
 
-def _note_initialiser(tape: Tape, tensor: Tensor) -> bool:
-    """Whether one of torch's initialisers asks: then it is noted, with the arguments that it was called with."""
-    frame = sys._getframe(2)
-    function = LOOKING_INITIALISERS.get(frame.f_code)
-    if function is None or not tensor.is_meta:
+def _not_recorded(func: OpOverload) -> ReportedError:
+    return no_values(
+        f"{func.overloadpacket.__name__} cannot be called on the meta device, and so not be recorded and done later",
+        "Initialise the model in another way, or build it on the CPU.",
+        place_of_frame(sys._getframe(1)) or (None, None),
+    )
+
+
+def _is_meta(device: Any) -> bool:
+    return device is not None and torch.device(device).type == "meta"
+
+
+def _concerns_meta(args: Any, kwargs: Any) -> bool:
+    """Whether an operation takes or makes a tensor on the meta device."""
+    return _has_meta_tensor(args) or (bool(kwargs) and (_is_meta(kwargs.get("device")) or _has_meta_tensor(kwargs)))
+
+
+def _has_meta_tensor(values: Any) -> bool:
+    """Much faster than a walk of pytree: it is asked of each operation of the script's."""
+    if isinstance(values, Tensor):
+        return bool(IS_META(values))
+    if isinstance(values, dict):
+        values = values.values()
+    elif not isinstance(values, tuple | list):
         return False
-    names = frame.f_code.co_varnames[: frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount]
-    tape.add(function, (), {name: frame.f_locals[name] for name in names}, None, draws=True)
-    return True
+    return any(_has_meta_tensor(one) for one in values)

@@ -16,7 +16,7 @@ from cerebras_contract.systems import load_system
 from cerebras_pytorch.capture.batch import Batch, specs_of
 from cerebras_pytorch.capture.optimizer import constants_of
 from cerebras_pytorch.data.loader import DataLoader
-from cerebras_pytorch.deferred.record import Tape
+from cerebras_pytorch.deferred.tape import Tape
 from cerebras_pytorch.events import EventWriter
 from cerebras_pytorch.memory import PeakMemory
 from cerebras_pytorch.nn import bare_module

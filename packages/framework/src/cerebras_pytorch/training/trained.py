@@ -9,8 +9,8 @@ from torch.optim import Optimizer
 from cerebras_contract.artifacts import Manifest
 from cerebras_pytorch.capture.optimizer import initial_state, slots_of, state_on_meta
 from cerebras_pytorch.capture.step import parameters_by_name
-from cerebras_pytorch.deferred.record import Tape
-from cerebras_pytorch.deferred.replay import give_values
+from cerebras_pytorch.deferred.give import give_values
+from cerebras_pytorch.deferred.tape import Tape
 from cerebras_wafer.simulator.loss_scale import all_finite
 from cerebras_wafer.simulator.store import MappedMemory, Memory, Store
 
