@@ -13,11 +13,16 @@ from tests.fixtures import zoo
 from tests.fixtures.training import Network, train
 from torch import nn
 
+import cerebras_pytorch as cbt
 from cerebras_contract.errors import ErrorCode, ReportedError
+from cerebras_contract.run_directory import RunDirectory
+from cerebras_contract.states import StageKind
 from cerebras_pytorch.deferred.give import give_values
 from cerebras_pytorch.deferred.needed import needed_for
 from cerebras_pytorch.deferred.record import Recorder, recording
 from cerebras_pytorch.deferred.tape import Tape
+from cerebras_pytorch.endings import CompilePhaseEnd
+from cerebras_pytorch.process import Process, set_current_process
 
 META = torch.device("meta")
 
@@ -175,6 +180,80 @@ def test_training_from_meta_is_training_from_the_cpu(mode, optimizer, run_folder
                 return Network()
 
         return train(make, lambda parameters: optimizer(parameters, lr=0.01), execution_mode=mode).losses
+
+    assert run("meta") == run("cpu")
+
+
+class Noisy(nn.Module):
+    """A buffer that no checkpoint holds is drawn, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.second = nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 3)
+        self.register_buffer("scale", torch.rand(16), persistent=False)
+
+    def forward(self, x):
+        return self.second(self.norm(self.first(x).relu()) * self.scale)
+
+
+def trained(device, max_steps):
+    """Losses of a script that draws before, between and after: weights, data, and noise in its loop."""
+    losses = []
+    with cbt.init_context() as context:
+        torch.manual_seed(3)
+        with torch.device(device):
+            model = Noisy()
+        model.apply(lambda part: part.weight.data.normal_(std=0.3) if isinstance(part, nn.Linear) else None)
+        data = torch.utils.data.TensorDataset(torch.randn(48, 8), torch.randint(0, 3, (48,)))
+        optimizer, criterion = torch.optim.Adam(model.parameters(), lr=0.01), nn.CrossEntropyLoss()
+        train_loader = cbt.utils.data.DataLoader(torch.utils.data.DataLoader(data, 8))
+        context.set_run_config(cbt.utils.config.RunConfig(checkpoint_steps=3, max_steps=max_steps))
+        compiled_model = cbt.compile(model, optimizer, criterion, train_loader)
+        for inputs, target in train_loader:
+            optimizer.zero_grad()
+            loss = criterion(compiled_model(inputs + 0.1 * torch.randn(inputs.shape)), target)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return losses
+
+
+def in_phases(device, folder):
+    """Compiled, trained for three steps, and trained on from the checkpoint, each as a phase of its own."""
+    directory, losses = RunDirectory(folder), []
+    set_current_process(Process(directory, stage=StageKind.COMPILE))
+    with pytest.raises(CompilePhaseEnd):
+        trained(device, 6)
+    for max_steps in (3, 6):
+        set_current_process(Process(directory, stage=StageKind.EXECUTE))
+        losses += trained(device, max_steps)
+    return losses
+
+
+def test_all_that_a_script_draws_is_as_with_a_model_on_the_cpu(run_folder):
+    expected = trained("cpu", 6)
+    assert len(expected) == 6
+    for number, run in enumerate((in_phases("cpu", run_folder / "cpu"), in_phases("meta", run_folder / "meta"))):
+        assert run == expected, number
+    set_current_process(Process(RunDirectory(run_folder / "by_hand")))
+    assert trained("meta", 6) == expected
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.Adagrad])
+def test_a_state_that_an_optimizer_loads_is_kept(kind, run_folder):
+    model = Network()
+    before = kind(model.parameters(), lr=0.01)
+    nn.functional.cross_entropy(model(torch.ones(2, 1, 6, 6)), torch.tensor([0, 1])).backward()
+    before.step()
+
+    def run(device):
+        def optimizer(parameters):
+            loaded = kind(parameters, lr=0.01)
+            loaded.load_state_dict(before.state_dict())
+            return loaded
+
+        torch.manual_seed(0)
+        return train(lambda: on(Network)(device), optimizer).losses
 
     assert run("meta") == run("cpu")
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from cerebras_contract.errors import ReportedError
 from cerebras_pytorch.deferred.needed import needed_for
-from cerebras_pytorch.deferred.replay import Replay, no_values, put_at_true_state
+from cerebras_pytorch.deferred.replay import Replay, is_known, no_values, put_at_true_state, value_of
 from cerebras_pytorch.deferred.tape import Part, Tape
 
 Allocate = Callable[[Tensor], Tensor]
@@ -60,6 +61,15 @@ def give_values(model: nn.Module, tape: Tape, allocate: Allocate, done: Done) ->
         put_at_true_state(tape, generator)
     for one in wanted:
         _put(model, one.tensor, one.place)
+
+
+def give_state_values(optimizer: Optimizer, parameter: nn.Parameter, tape: Tape) -> None:
+    """Give an optimizer's state of a parameter its values, where it was made, or loaded, while it was on the meta
+    device. Where it is not known how, it stays as it is."""
+    state = optimizer.state.get(parameter, {})
+    for name, value in state.items():
+        if isinstance(value, Tensor) and value.is_meta and is_known(tape, value):
+            state[name] = value_of(tape, value)
 
 
 def _on_meta(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

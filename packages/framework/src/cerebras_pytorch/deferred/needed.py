@@ -34,8 +34,7 @@ def needed_for(tape: Tape, storages: set[int], draws: set[int]) -> Needed:
     live, draws, waiting = set(storages), set(draws), set(storages)
     steps: list[Step] = []
     for call in reversed(tape.calls):
-        written = {part.storage for part in (*call.written, *call.made)}
-        if live.isdisjoint(written) and draws.isdisjoint(draw.number for draw in call.draws):
+        if live.isdisjoint(call.changed) and draws.isdisjoint(draw.number for draw in call.draws):
             continue
         step = Step(call, ends=call.storages - live)
         step.begins = {part.storage for part in call.made} | _overwritten(tape, call)

@@ -134,15 +134,20 @@ class Replay:
             self.states[draw.number] = self._worker(draw.generator).get_state()
 
 
+def is_known(tape: Tape, tensor: Tensor) -> bool:
+    """Whether a tape tells how a tensor on the meta device was made."""
+    return not needed_for(tape, {tape.part(tensor).storage}, set()).unknown
+
+
 def value_of(tape: Tape, tensor: Tensor) -> Tensor:
     """What a tensor on the meta device would be on the CPU."""
-    part = tape.part(tensor)
-    replay = Replay(tape, {}, kept={part.storage})
-    if replay.needed.unknown:
+    if not is_known(tape, tensor):
         raise no_values(
             "a number was asked of a tensor on the meta device, and it is not known how that is initialised",
             'Make it inside `with torch.device("meta"):`, or on the CPU.',
         )
+    part = tape.part(tensor)
+    replay = Replay(tape, {}, kept={part.storage})
     replay.run()
     return replay.tensor(part)
 

@@ -91,6 +91,11 @@ class Call:
         return _parts([given.get(one.name) for one in schema if one.alias_info and one.alias_info.is_write])
 
     @cached_property
+    def changed(self) -> set[int]:
+        """Storages that it makes or writes to."""
+        return {part.storage for part in (*self.written, *self.made)}
+
+    @cached_property
     def storages(self) -> set[int]:
         return {part.storage for part in (*self.arguments, *self.made)}
 

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from cerebras_contract.artifacts import Manifest
 from cerebras_pytorch.capture.optimizer import initial_state, slots_of, state_on_meta
 from cerebras_pytorch.capture.step import parameters_by_name
-from cerebras_pytorch.deferred.give import give_values
+from cerebras_pytorch.deferred.give import give_state_values, give_values
 from cerebras_pytorch.deferred.tape import Tape
 from cerebras_wafer.simulator.loss_scale import all_finite
 from cerebras_wafer.simulator.store import MappedMemory, Memory, Store
@@ -41,6 +41,7 @@ class Trained:
             self._take_parameter(one, name)
             self.store.let_go([f"parameter:{name}"])
         for slot in slots:
+            give_state_values(optimizer, slot.parameter, tape)
             own = initial_state(optimizer, slot, slot.parameter)
             self._take_parameter(slot.parameter, slot.name)
             for key in self._state_names[slot.name]:
