@@ -12,7 +12,7 @@ from tests.fixtures.resuming import run_folder as in_folder
 from torch import nn
 
 import cerebras_pytorch as cbt
-from cerebras_contract.artifacts import GENERATED, MANIFEST_FILE, Manifest, package_file_name
+from cerebras_contract.artifacts import GENERATED, MANIFEST_FILE, Manifest, package_file_name, update_package_file_name
 from cerebras_wafer.compiler.codegen import refuse_without_compiler
 from cerebras_wafer.errors import ArtifactMismatch, CompileError
 
@@ -75,7 +75,7 @@ def made(tmp_path_factory) -> tuple[Path, list[str]]:
         pytest.skip("there is no C++ compiler")
     folder = tmp_path_factory.mktemp("inductor")
     losses, printed = run(folder, "inductor")
-    assert "Generating code for evaluate (3 of 3)" in printed
+    assert "Generating code for update (4 of 4)" in printed
     assert len(losses) == 11, printed
     return folder, losses
 
@@ -87,7 +87,7 @@ def numbers(lines: list[str]) -> list[float]:
 def test_generated_code_trains_as_the_programs_do(made, tmp_path):
     folder, losses = made
     manifest = Manifest.model_validate_json((folder / "compile" / MANIFEST_FILE).read_bytes())
-    assert {package_file_name(name) for name in GENERATED} <= manifest.digests.keys()
+    assert {*map(package_file_name, GENERATED), update_package_file_name(0)} <= manifest.digests.keys()
     assert manifest.made_on.threads >= 1
     interpreted, _ = run(tmp_path, "interpret")
     assert numbers(losses) == pytest.approx(numbers(interpreted), rel=1e-4)  # dropout draws the same

@@ -44,7 +44,8 @@ def store_of(shapes, memory_of=ResidentMemory):
     examples = {f"parameter:{name}": torch.empty(shape) for name, shape in zip(names, shapes, strict=True)}
     examples |= {f"state:{name}/average": examples[f"parameter:{name}"] for name in names}
     examples |= {f"state:{name}/step": torch.empty(()) for name in names}
-    artifact = SimpleNamespace(updates=[momentum], manifest=SimpleNamespace(updates=[spec]))
+    manifest = SimpleNamespace(updates=[spec])
+    artifact = SimpleNamespace(updates=[momentum], generated_updates=[None], manifest=manifest)
     store = Store(examples, [spec], memory_of)
     return names, store, Updater(artifact, store)
 

@@ -53,6 +53,11 @@ def update_file_name(number: int) -> str:
     return f"update_{number}.pt2"
 
 
+def update_package_file_name(number: int) -> str:
+    """The file of an elementwise update's generated code, which changes all parameters of its call in place."""
+    return f"update_{number}.inductor.pt2"
+
+
 class TensorSpec(ContractModel):
     """Name, shape and dtype (as in `float32`) of a tensor."""
 

@@ -5,33 +5,71 @@ the program, so that a run is reproduced whatever runs the program. The programs
 fails, they say at which line.
 """
 
+import math
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
+from torch._subclasses import FakeTensorMode
+from torch.export import ExportedProgram
+from torch.fx import Graph, GraphModule
+from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
-from cerebras_contract.artifacts import GENERATED, ProgramName, package_file_name
+from cerebras_contract.artifacts import (
+    GENERATED,
+    ProgramName,
+    TensorSpec,
+    package_file_name,
+    update_package_file_name,
+)
 from cerebras_contract.errors import ErrorCode
 from cerebras_wafer.compiler.frontends.flat import export_flat, placeholder_values
-from cerebras_wafer.compiler.frontends.training_step import Program
+from cerebras_wafer.compiler.frontends.training_step import Program, Update
 from cerebras_wafer.errors import CompileError
+from cerebras_wafer.simulator.store import aligned_elements
 
 # Random operations are PyTorch's own; the code that calls the kernels is compiled as it is, which halves the time.
 SETTINGS = {"fallback_random": True, "aot_inductor.compile_wrapper_opt_level": "O0"}
 
 
-def generate_code(programs: Mapping[ProgramName, Program], folder: Path, log: Callable[[str], None]) -> None:
-    """Write a package for each program that a step or an evaluation runs.
+def generate_code(
+    programs: Mapping[ProgramName, Program],
+    updates: Sequence[Update],
+    parameters: Mapping[str, TensorSpec],
+    folder: Path,
+    log: Callable[[str], None],
+) -> None:
+    """Write a package for each program that a step or an evaluation runs, and for each elementwise update.
 
     Raises `CompileError` where there is no C++ compiler, or PyTorch cannot generate code for a program.
     """
     refuse_without_compiler()
-    for number, name in enumerate(GENERATED, start=1):
-        log(f"Generating code for {name} ({number} of {len(GENERATED)})")
-        _generate(programs[name], folder / package_file_name(name), name)
+    exported = {package_file_name(name): (str(name), export_flat(programs[name].graph_module)) for name in GENERATED}
+    for number, update in enumerate(updates):
+        if update.elementwise:
+            sizes = [math.prod(parameters[name].shape) for name in update.calls[0]]
+            graph = _of_size(update.program, sum(map(aligned_elements, sizes)))
+            in_place_of = [update.program.inputs.index(role) for role in update.program.outputs]
+            exported[update_package_file_name(number)] = "update", export_flat(graph, in_place_of)
+    for number, (file, (name, program)) in enumerate(exported.items(), start=1):
+        log(f"Generating code for {name} ({number} of {len(exported)})")
+        _generate(program, folder / file, name)
+
+
+def _of_size(update: Program, elements: int) -> GraphModule:
+    """An elementwise update of so many elements."""
+    traced = update.graph_module
+    module = GraphModule(traced, Graph())
+    module.graph.output(module.graph.graph_copy(traced.graph, {}))
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with mode:
+        sizes = [(elements,) if value.dim() else () for value in placeholder_values(traced)]
+        examples = [torch.empty(s, dtype=v.dtype) for s, v in zip(sizes, placeholder_values(traced), strict=True)]
+    FakeTensorProp(module, mode).propagate_dont_convert_inputs(*examples)
+    return module
 
 
 def refuse_without_compiler() -> None:
@@ -45,9 +83,8 @@ def refuse_without_compiler() -> None:
         )
 
 
-def _generate(program: Program, path: Path, name: ProgramName) -> None:
-    exported = export_flat(program.graph_module)
-    values = placeholder_values(program.graph_module)
+def _generate(exported: ExportedProgram, path: Path, name: str) -> None:
+    values = placeholder_values(exported.graph_module)[-len(exported.graph_signature.user_inputs) :]
     examples = tuple(torch.empty_strided(value.shape, value.stride(), dtype=value.dtype).zero_() for value in values)
     exported.example_inputs = examples, {}
     try:

@@ -53,7 +53,8 @@ def write_artifact(
     try:
         _write_contents(compiled, partial)
         if compiled.options.codegen == "inductor":
-            generate_code(compiled.programs, partial, log)
+            parameters = {spec.name: spec for spec in compiled.step.parameters}
+            generate_code(compiled.programs, compiled.step.updates, parameters, partial, log)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise

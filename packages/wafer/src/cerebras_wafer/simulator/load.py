@@ -19,6 +19,7 @@ from cerebras_contract.artifacts import (
     Manifest,
     ProgramName,
     package_file_name,
+    update_package_file_name,
 )
 from cerebras_contract.digests import sha256_of_file
 from cerebras_contract.plans import Plan
@@ -41,6 +42,8 @@ class Artifact:
     """In the order of the manifest's."""
     generated: dict[ProgramName, Running]
     """The code that was generated for some of the programs, called as they are."""
+    generated_updates: list[Running | None]
+    """That of the elementwise updates: it takes whole blocks and changes them in place."""
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -71,8 +74,9 @@ def load_artifact(folder: Path) -> Artifact:
             f"the artifact was compiled with torch {manifest.versions.torch}, this is torch {running}",
             "Compile and run with the same environment, or compile again.",
         )
+    is_inductor = manifest.codegen == "inductor"
     there, here = manifest.made_on.instruction_set, instruction_set()
-    if manifest.codegen == "inductor" and there != here:
+    if is_inductor and there != here:
         raise ArtifactMismatch(
             f"the artifact holds code for {there}, and this processor is {here}",
             "Compile where the same instructions are known, or with codegen: interpret, which runs anywhere.",
@@ -82,12 +86,12 @@ def load_artifact(folder: Path) -> Artifact:
         plan=Plan.model_validate_json((folder / PLAN_FILE).read_bytes()),
         programs={name: _load_program(folder / spec.file) for name, spec in manifest.programs.items()},
         updates=[_load_program(folder / spec.file) for spec in manifest.updates],
-        generated={name: _load_code(folder / package_file_name(name)) for name in _generated(manifest)},
+        generated_updates=[
+            _load_code(folder / update_package_file_name(number)) if is_inductor and spec.elementwise else None
+            for number, spec in enumerate(manifest.updates)
+        ],
+        generated={name: _load_code(folder / package_file_name(name)) for name in GENERATED if is_inductor},
     )
-
-
-def _generated(manifest: Manifest) -> tuple[ProgramName, ...]:
-    return GENERATED if manifest.codegen == "inductor" else ()
 
 
 def _load_code(path: Path) -> Running:

@@ -175,6 +175,11 @@ class Store:
         self.memory.let_go(self.tensors[role] for role in roles)
 
 
+def aligned_elements(elements: int) -> int:
+    """What a tensor takes of its block, with what lies between it and the next one."""
+    return math.ceil(elements / ALIGNED_ELEMENTS) * ALIGNED_ELEMENTS
+
+
 class _Layout:
     """Where each tensor lies: blocks in the order in which they were added, each from a page's start."""
 
@@ -199,7 +204,7 @@ class _Layout:
         for role in roles:
             starts.append(elements)
             size = self._examples[role].numel()
-            elements += math.ceil(size / ALIGNED_ELEMENTS) * ALIGNED_ELEMENTS if self._examples[role].dim() else 1
+            elements += aligned_elements(size) if self._examples[role].dim() else 1
         self.blocks.append((roles, starts, self.size_bytes, elements))
         size_bytes = elements * self._examples[roles[0]].element_size()
         self.size_bytes += math.ceil(size_bytes / ALIGNED_BYTES) * ALIGNED_BYTES

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from cerebras_contract.artifacts import UpdateSpec
-from cerebras_wafer.simulator.load import Artifact
+from cerebras_wafer.simulator.load import Artifact, Running
 from cerebras_wafer.simulator.store import Store, owner_of
 
 CHUNK_ELEMENTS = 1 << 20  # of a flat update: small enough for a cache, large enough that calls cost little
@@ -19,8 +19,12 @@ class Updater:
 
     def __init__(self, artifact: Artifact, store: Store) -> None:
         self._updates: list[_FlatUpdate | _WholeUpdate] = [
-            (_FlatUpdate if spec.elementwise else _WholeUpdate)(program, spec, names, store)
-            for program, spec in zip(artifact.updates, artifact.manifest.updates, strict=True)
+            _FlatUpdate(program, spec, names, store, code)
+            if spec.elementwise
+            else _WholeUpdate(program, spec, names, store)
+            for program, spec, code in zip(
+                artifact.updates, artifact.manifest.updates, artifact.generated_updates, strict=True
+            )
             for names in spec.calls
         ]
 
@@ -38,8 +42,11 @@ class Updater:
 class _FlatUpdate:
     """An elementwise program over parameters that lie behind each other, in chunks that fit a processor's cache."""
 
-    def __init__(self, program: GraphModule, spec: UpdateSpec, names: list[str], store: Store) -> None:
+    def __init__(
+        self, program: GraphModule, spec: UpdateSpec, names: list[str], store: Store, code: Running | None
+    ) -> None:
         self._program = program
+        self._code = code
         self._inputs, self._outputs = spec.inputs, spec.outputs
         self._names = names
         self._memory = store.memory
@@ -52,7 +59,11 @@ class _FlatUpdate:
         self._flat = {role: block.flat for role, block in blocks.items() if not is_scalar[role]}
 
     def update(self, names: Collection[str], rates: Mapping[str, Tensor]) -> None:
-        for first, last in self._runs(names):
+        runs = list(self._runs(names))
+        if self._code and runs == [(0, len(self._names) - 1)]:
+            self._update_at_once(self._code, rates)
+            return
+        for first, last in runs:
             scalars = {role: _alone(flat[first]) for role, flat in self._scalars.items()}
             changed: dict[str, Tensor] = {}
             for begin, end in self._chunks(self._bounds[first][0], self._bounds[last][1]):
@@ -66,6 +77,14 @@ class _FlatUpdate:
                         changed[role] = result
             for role, value in changed.items():
                 self._scalars[role][first : last + 1] = value
+
+    def _update_at_once(self, code: Running, rates: Mapping[str, Tensor]) -> None:
+        """All parameters in one call of the code that was generated for them."""
+        scalars = {role: _alone(flat[0]) for role, flat in self._scalars.items()}
+        given = {**self._flat, **scalars, **rates}
+        code([given[role] for role in self._inputs])
+        for role, value in scalars.items():
+            self._scalars[role].fill_(value)
 
     def _runs(self, names: Collection[str]) -> Iterator[tuple[int, int]]:
         """First and last of parameters that are updated together: they have a gradient, and equal counts of steps."""

@@ -23,8 +23,10 @@ from cerebras_wafer.compiler.frontends.places import module_path, place_text
 from cerebras_wafer.errors import CompilerBug
 
 
-def export_flat(graph_module: GraphModule) -> ExportedProgram:
+def export_flat(graph_module: GraphModule, in_place_of: Sequence[int] | None = None) -> ExportedProgram:
     """Make a graph a program that can be written to a file, without tracing it once more.
+
+    With `in_place_of` it returns nothing: each result is put in the place of the input of that number.
 
     Of what is known of a node it keeps its shape and its place in the user's code: the rest takes most of the time
     and of the file. There are no example inputs, so that the file holds nothing that has to be unpickled.
@@ -36,13 +38,15 @@ def export_flat(graph_module: GraphModule) -> ExportedProgram:
         if node not in copied:
             copied[node] = graph.node_copy(node, copied.__getitem__)
             copied[node].meta = _kept_meta(node)
-    inputs += [
-        InputSpec(InputKind.USER_INPUT, _argument(copied[node]), None)
-        for node in graph_module.graph.nodes
-        if node.op == "placeholder"
-    ]
+    given = [copied[node] for node in graph_module.graph.nodes if node.op == "placeholder"]
+    inputs += [InputSpec(InputKind.USER_INPUT, _argument(node), None) for node in given]
     returned = [copied[node] for node in output_nodes(graph_module) if node is not None]
-    outputs = [OutputSpec(OutputKind.USER_OUTPUT, _argument(node), None) for node in returned]
+    if in_place_of is None:
+        outputs = [OutputSpec(OutputKind.USER_OUTPUT, _argument(node), None) for node in returned]
+    else:
+        changed = [given[number].name for number in in_place_of]
+        pairs = zip(returned, changed, strict=True)
+        outputs = [OutputSpec(OutputKind.USER_INPUT_MUTATION, _argument(node), name) for node, name in pairs]
     return ExportedProgram(
         root=GraphModule({}, graph),
         graph=graph,
@@ -81,7 +85,7 @@ def _argument(node: Node) -> TensorArgument:
 def _flat_call(inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]) -> ModuleCallEntry:
     """How the program is called: with its inputs one by one, for a flat tuple."""
     arguments = [spec.arg for spec in inputs if spec.kind == InputKind.USER_INPUT]
-    results = [spec.arg for spec in outputs]
+    results = [spec.arg for spec in outputs if spec.kind == OutputKind.USER_OUTPUT]
     in_spec = pytree.tree_structure((tuple(arguments), {}))
     out_spec = pytree.tree_structure(tuple(results))
     return ModuleCallEntry("", ModuleCallSignature(arguments, results, in_spec, out_spec))
