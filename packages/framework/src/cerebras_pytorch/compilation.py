@@ -92,6 +92,7 @@ def compile(  # noqa: A001 (the name scripts use)
     if context.process.stage == StageKind.COMPILE:
         raise CompilePhaseEnd
     context.session, compiled_model = start_training(context.process, settings, context.events, parts, context.put_back)
+    context.recorder.end(for_good=True)
     return compiled_model
 
 

@@ -5,6 +5,7 @@ inside the block and, as an `_init_weights` may be applied later, after it. Befo
 """
 
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import CodeType
@@ -53,17 +54,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.tape = tape
         self._draws_matter = draws_matter
-        self._is_on = False
+        self._is_on = self._is_over = False
+        self._thread = threading.get_ident()  # a mode is of one
 
     def begin(self) -> None:
         """Record from here on, unless other modes are there, which would be taken off in the wrong order."""
-        if not self._is_on and _get_current_dispatch_mode() is None:
+        is_here = threading.get_ident() == self._thread and _get_current_dispatch_mode() is None
+        if is_here and not self._is_on and not self._is_over:
             self.__enter__()  # type: ignore[no-untyped-call]
             self._is_on = True
             torch.Tensor.is_meta = property(self._answer_is_meta)  # type: ignore[assignment]
 
-    def end(self) -> None:
-        """Record no more."""
+    def end(self, *, for_good: bool = False) -> None:
+        """Record no more, or not until the next block; `for_good` what was recorded is forgotten."""
+        if for_good:
+            self._is_over = True
+            self.tape.calls.clear()
         if self._is_on and _get_current_dispatch_mode() is self:
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self._is_on = False
