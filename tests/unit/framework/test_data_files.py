@@ -1,5 +1,6 @@
 """Datasets over HDF5, TFRecord and tar files: samples, shards, worker processes, and what is said of bad files."""
 
+import gzip
 import io
 import json
 import pickle
@@ -18,7 +19,7 @@ from torch import nn
 
 import cerebras_pytorch as cbt
 from cerebras_contract.errors import ErrorCode, ReportedError
-from cerebras_pytorch.data.files import tfrecord
+from cerebras_pytorch.data.files import shards, tfrecord
 from cerebras_pytorch.utils.data import HDF5Dataset, TarDataset, TFRecordDataset
 
 IMAGES = np.arange(12 * 4, dtype=np.float32).reshape(12, 4)
@@ -208,6 +209,71 @@ def test_bad_files_are_told_by_file_and_place(tmp_path):
         member.size = 3
         bad.addfile(member, io.BytesIO(b"cat"))
     assert "x.cls cannot be read" in refusal(lambda: TarDataset(tmp_path / "bad.tar", ["cls"])[0])
+
+
+def test_an_archive_that_lacks_samples_is_refused(tmp_path):
+    """Python's reader of tar ends where a header is damaged or missing, and says nothing."""
+    whole = write_tar(tmp_path / "a.tar", range(6)).read_bytes()
+    with tarfile.open(tmp_path / "a.tar") as archive:
+        begin = archive.getmembers()[9].offset
+    for name, data in (("cut", whole[:begin]), ("header", whole[: begin + 100])):
+        (tmp_path / name).write_bytes(data)
+        text = refusal(lambda path=tmp_path / name: TarDataset(path, ["cls"]))
+        assert f"{name}: is cut off: at byte {begin}, after 3 samples" in text
+        assert "Fetch or write this file again" in text
+    (tmp_path / "damaged").write_bytes(whole[:begin] + bytes([whole[begin] ^ 1]) + whole[begin + 1 :])
+    assert f"is damaged: at byte {begin}, after 3 samples" in refusal(lambda: TarDataset(tmp_path / "damaged", ["cls"]))
+    (tmp_path / "two").write_bytes(whole + whole)
+    assert "goes on behind its end mark" in refusal(lambda: TarDataset(tmp_path / "two", ["cls"]))
+
+
+def test_files_of_a_name_that_lie_apart_and_files_of_none(tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for name in ("0.cls", "1.cls", "README", ".hidden.cls", "0.txt", "1.txt"):
+            member = tarfile.TarInfo(name)
+            member.size = 1
+            archive.addfile(member, io.BytesIO(name[0].encode()))
+    dataset = TarDataset(tmp_path / "a.tar", ["cls", "txt"])
+    assert [dataset[number] for number in range(len(dataset))] == [(0, "0"), (1, "1")]
+
+
+def test_more_shards_than_a_process_may_open(tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "OPEN_FILES", 2)
+    files = [write_tfrecord(tmp_path / f"{row}", range(row, row + 1)) for row in range(6)]
+    dataset = TFRecordDataset(files, ["image"])
+    for number in (0, 1, 2, 1, 5, 0):
+        assert torch.equal(dataset[number][0], torch.from_numpy(IMAGES[number]))
+        assert len(dataset._shards._opened) <= 2
+    assert list(dataset._shards._opened) == [5, 0]
+
+
+def test_hdf5_rows_that_are_no_tensors_or_cannot_be_read(tmp_path):
+    texts = write_hdf5(tmp_path / "texts.h5", label=np.array([b"cat"] * 12))
+    assert "rows of 'label' are |S3, and no numbers" in refusal(lambda: HDF5Dataset(texts, ["label"]))
+    one = write_hdf5(tmp_path / "one.h5", label=3)
+    assert "'label' is one value, and has no rows" in refusal(lambda: HDF5Dataset(one, ["label"]))
+    swapped = write_hdf5(tmp_path / "swapped.h5", image=IMAGES.astype(">f4"))
+    assert torch.equal(HDF5Dataset(swapped, ["image"])[3][0], torch.from_numpy(IMAGES[3]))
+    with h5py.File(tmp_path / "damaged.h5", "w") as file:
+        chunk = file.create_dataset("image", data=IMAGES, chunks=(4, 4), fletcher32=True).id.get_chunk_info(1)
+    data = bytearray((tmp_path / "damaged.h5").read_bytes())
+    data[chunk.byte_offset] ^= 1
+    (tmp_path / "damaged.h5").write_bytes(data)
+    dataset = HDF5Dataset(tmp_path / "damaged.h5", ["image"])
+    assert "row 4 of 'image' cannot be read" in refusal(lambda: dataset[4])
+    assert torch.equal(dataset[3][0], torch.from_numpy(IMAGES[3]))
+
+
+def test_what_is_given_in_place_of_files_and_names(tmp_path):
+    good = write_hdf5(tmp_path / "good.h5")
+    for make in (HDF5Dataset, TFRecordDataset, TarDataset):
+        with pytest.raises(ValueError, match="keys is a list of one name or more"):
+            make(good, "image")
+    assert "is a folder" in refusal(lambda: HDF5Dataset(tmp_path, ["image"]))
+    zipped = tmp_path / "records.gz"
+    zipped.write_bytes(gzip.compress(write_tfrecord(tmp_path / "records", range(3)).read_bytes()))
+    for make in (TFRecordDataset, TarDataset):
+        assert "It is compressed: unpack it first" in refusal(lambda make=make: make(zipped, ["image"]))
 
 
 def test_a_bad_record_in_a_worker_process_is_the_same_error(tmp_path):

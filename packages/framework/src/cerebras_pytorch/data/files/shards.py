@@ -2,16 +2,27 @@
 
 import os
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from glob import glob, has_magic
 from importlib import import_module
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, BinaryIO, Generic, TypeVar
+from typing import Any, BinaryIO, Generic, Protocol, TypeVar
 
 from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
 
-Open = TypeVar("Open")
+OPEN_FILES = 64
+"""Of a dataset, in each process: those last read. A process may have 1,024 on many systems, a dataset more files."""
+AGAIN = "Fetch or write this file again, or leave it out."
+GZIP = b"\x1f\x8b"
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+Open = TypeVar("Open", bound=Closable)
 Files = str | Path | Sequence[str | Path]
 """A file, a pattern such as `data/train-*.h5`, or several of either."""
 
@@ -28,20 +39,29 @@ def shards_of(files: Files) -> list[Path]:
         found += map(Path, matching)
     for path in found:
         if not path.is_file():
+            if path.is_dir():
+                raise bad_file(path, "is a folder", f"Name its files by a pattern, such as {path.name}/train-*.")
             raise bad_file(path, "no such file", "Paths are relative to the working directory.")
     if not found:
         raise ValueError("a dataset needs at least one file")
     return found
 
 
+def names_of(keys: Sequence[str]) -> list[str]:
+    """A list of names; one name by itself would be read letter by letter."""
+    if isinstance(keys, str) or not keys:
+        raise ValueError(f"keys is a list of one name or more, such as ['image', 'label'], not {keys!r}")
+    return list(keys)
+
+
 class Shards(Generic[Open]):
-    """Files that are opened when they are first read, in each process anew, and how many samples each has."""
+    """Files that are opened when they are read, in each process anew, and how many samples each has."""
 
     def __init__(self, paths: Sequence[Path], sizes: Iterable[int], open_file: Callable[[Path], Open]) -> None:
         self.paths = list(paths)
         self._ends = list(accumulate(sizes))
         self._open_file = open_file
-        self._opened: dict[int, Open] = {}
+        self._opened: OrderedDict[int, Open] = OrderedDict()
         self._process = os.getpid()
 
     def __len__(self) -> int:
@@ -57,18 +77,27 @@ class Shards(Generic[Open]):
 
     def opened(self, shard: int) -> Open:
         if self._process != os.getpid():  # a loader's worker: what its parent has opened has one position for both
-            self._opened, self._process = {}, os.getpid()
+            self._opened, self._process = OrderedDict(), os.getpid()
         if shard not in self._opened:
+            if len(self._opened) >= OPEN_FILES:
+                self._opened.popitem(last=False)[1].close()
             self._opened[shard] = self._open_file(self.paths[shard])
+        self._opened.move_to_end(shard)
         return self._opened[shard]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_opened": {}}
+        return {**vars(self), "_opened": OrderedDict()}
 
 
 def open_bytes(path: Path) -> BinaryIO:
     """A file to read from at any place."""
     return path.open("rb")
+
+
+def what_to_do(path: Path) -> str:
+    """Advice for a file that cannot be read from its beginning on."""
+    with path.open("rb") as file:
+        return "It is compressed: unpack it first, with gunzip." if file.read(len(GZIP)) == GZIP else AGAIN
 
 
 def optional(module: str, extra: str, what: str) -> Any:

@@ -14,7 +14,17 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from cerebras_pytorch.data.files.shards import Files, Shards, bad_file, open_bytes, optional, shards_of
+from cerebras_pytorch.data.files.shards import (
+    AGAIN,
+    Files,
+    Shards,
+    bad_file,
+    names_of,
+    open_bytes,
+    optional,
+    shards_of,
+    what_to_do,
+)
 
 HEADER, FOOTER = struct.Struct("<QI"), struct.Struct("<I")
 MASK_DELTA = 0xA282EAD8
@@ -24,8 +34,9 @@ class TFRecordDataset(Dataset[Any]):
     """Sample `i` is the features `keys` of record `i`, as a tuple, or what `transform` makes of a dictionary of all.
 
     A list of integers or floats is a tensor (int64, float32), one of bytes an uint8 tensor where it has one element,
-    else a list of `bytes`. The places of the records are found once, when the dataset is made. Raises `ReportedError`
-    with file and record where one is cut off, has another checksum, or lacks a feature.
+    else a list of `bytes`. Where lists differ in length, `transform` or the loader's `collate_fn` brings them to one.
+    The places of the records are found once, when the dataset is made. Raises `ReportedError` with file and record
+    where one is cut off, has another checksum, or lacks a feature.
     """
 
     def __init__(
@@ -37,7 +48,8 @@ class TFRecordDataset(Dataset[Any]):
         if (keys is None) == (transform is None):
             raise ValueError("say either which features a sample is made of (keys), or how (transform)")
         _crc32c(b"")
-        self.keys, self.transform = keys, transform
+        self.keys = None if keys is None else names_of(keys)
+        self.transform = transform
         paths = shards_of(files)
         self._offsets = [_offsets(path) for path in paths]
         self._shards = Shards(paths, map(len, self._offsets), open_bytes)
@@ -70,25 +82,28 @@ def _offsets(path: Path) -> "np.ndarray[Any, np.dtype[np.int64]]":
             offsets.append(place)
             place += HEADER.size + length + FOOTER.size
     if place != size:
-        raise bad_file(path, f"record {len(offsets) - 1} is cut off: it would end at byte {place}, the file at {size}")
+        cut = f"record {len(offsets) - 1} is cut off: it would end at byte {place}, the file at {size}"
+        raise bad_file(path, cut, AGAIN)
     return np.array(offsets, dtype=np.int64)
 
 
 def _length(header: bytes, path: Path, record: int, place: int) -> int:
     if len(header) < HEADER.size:
-        raise bad_file(path, f"record {record} is cut off in its header, at byte {place}")
+        raise bad_file(path, f"record {record} is cut off in its header, at byte {place}", AGAIN)
     length, checksum = HEADER.unpack(header)
     if _masked(header[:8]) != checksum:
-        raise bad_file(path, f"record {record}, at byte {place}, has a damaged header (its checksum differs)")
+        raise bad_file(
+            path, f"record {record}, at byte {place}, has a damaged header (its checksum differs)", what_to_do(path)
+        )
     return int(length)
 
 
 def _record(file: BinaryIO, path: Path, place: int, record: int) -> bytes:
     file.seek(place)
     data = file.read(_length(file.read(HEADER.size), path, record, place))
-    (checksum,) = FOOTER.unpack(file.read(FOOTER.size))
-    if _masked(data) != checksum:
-        raise bad_file(path, f"record {record}, at byte {place}, is damaged (its checksum differs)")
+    footer = file.read(FOOTER.size)
+    if len(footer) < FOOTER.size or _masked(data) != FOOTER.unpack(footer)[0]:
+        raise bad_file(path, f"record {record}, at byte {place}, is damaged (its checksum differs)", AGAIN)
     return data
 
 
@@ -115,7 +130,7 @@ def _value(feature: Any) -> Any:
     values = getattr(feature, kind).value if kind else []
     if kind == "bytes_list":
         parts = list(values)
-        return torch.frombuffer(bytearray(parts[0]), dtype=torch.uint8) if len(parts) == 1 and parts[0] else parts
+        return torch.as_tensor(np.frombuffer(bytearray(parts[0]), np.uint8)) if len(parts) == 1 else parts
     return torch.tensor(list(values), dtype=torch.float32 if kind == "float_list" else torch.int64)
 
 
