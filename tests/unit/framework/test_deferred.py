@@ -17,7 +17,7 @@ from cerebras_contract.errors import ErrorCode, ReportedError
 from cerebras_pytorch.deferred.give import give_values
 from cerebras_pytorch.deferred.needed import needed_for
 from cerebras_pytorch.deferred.record import Recorder, recording
-from cerebras_pytorch.deferred.tape import Tape
+from cerebras_pytorch.deferred.tape import Part, Tape
 
 
 class Initialised(nn.Module):
@@ -160,6 +160,20 @@ def test_what_was_not_recorded_is_refused_by_name():
     assert "build it on the CPU" in report.advice
 
 
+def test_draws_into_what_was_not_recorded_are_no_obstacle():
+    outside, tape = nn.Linear(3, 3, device="meta"), Tape()
+    torch.manual_seed(7)
+    expected = torch.rand(3), torch.randn(20), torch.rand(3)
+    torch.manual_seed(7)
+    with recording(Recorder(tape)):
+        with META:
+            outside.weight.data.view(-1)[:3].uniform_()
+            model = nn.ParameterList([nn.Parameter(torch.randn(20))])
+        assert torch.equal(torch.rand(3), expected[2])
+    give_values(model, tape, on_the_cpu, lambda _: None)
+    assert torch.equal(model[0].detach(), expected[1])
+
+
 def test_a_view_that_is_held_is_told():
     class Held(nn.Module):
         def __init__(self):
@@ -228,6 +242,30 @@ def test_what_is_not_needed_is_not_called():
     assert [home in step.begins_last for step in steps] == [False, False, True]
     assert home in steps[0].ends
     assert other.weight.is_meta
+
+
+def test_what_is_read_while_it_is_written_is_kept():
+    def make():
+        model = layer()
+        model.weight.data.fill_(model.weight.data[3, 2])
+        return model
+
+    assert_as_on_the_cpu(on(make))
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "offset", "fills"),
+    [
+        ((2, 3), (3, 1), 0, True),
+        ((3, 2), (1, 3), 0, True),
+        ((2, 1, 3), (3, 7, 1), 0, True),
+        ((2, 3), (1, 1), 0, False),
+        ((2, 2), (3, 1), 0, False),
+        ((5,), (1,), 1, False),
+    ],
+)
+def test_a_part_that_is_a_whole_storage(shape, strides, offset, fills):
+    assert Part(0, torch.float32, shape, strides, offset).fills(24) is fills
 
 
 def test_what_a_kernel_of_the_meta_device_lacks_is_told():

@@ -23,7 +23,9 @@ class Step:
 class Needed:
     steps: list[Step]
     unknown: set[int]
-    """Storages that are read and of which it is not known what is in them."""
+    """Storages that are wanted, or that what is wanted is made from, and of which it is not known what is in them."""
+    indifferent: set[int]
+    """Others, into parts of which is drawn: how many numbers are does not depend on what is in them."""
 
 
 def needed_for(tape: Tape, storages: set[int], draws: set[int]) -> Needed:
@@ -31,7 +33,7 @@ def needed_for(tape: Tape, storages: set[int], draws: set[int]) -> Needed:
 
     An earlier draw from a generator is needed where a later one goes on from it, though its numbers are not.
     """
-    live, draws, waiting = set(storages), set(draws), set(storages)
+    live, draws, waiting, wanted = set(storages), set(draws), set(storages), set(storages)
     steps: list[Step] = []
     for call in reversed(tape.calls):
         if live.isdisjoint(call.changed) and draws.isdisjoint(draw.number for draw in call.draws):
@@ -40,10 +42,12 @@ def needed_for(tape: Tape, storages: set[int], draws: set[int]) -> Needed:
         step.begins = {part.storage for part in call.made} | _overwritten(tape, call)
         step.begins_last = step.begins & waiting
         waiting -= step.begins
-        live = (live | call.storages) - step.begins
+        if not wanted.isdisjoint(call.changed):
+            wanted |= call.storages
+        live, wanted = (live | call.storages) - step.begins, wanted - step.begins
         draws |= {draw.begins for draw in call.draws if isinstance(draw.begins, int)} - tape.known_states.keys()
         steps.append(step)
-    return Needed(steps[::-1], live)
+    return Needed(steps[::-1], wanted, live - wanted)
 
 
 def _overwritten(tape: Tape, call: Call) -> set[int]:

@@ -38,7 +38,7 @@ class Replay:
         self.needed = needed_for(tape, {*homes, *kept}, set(draws) - self.states.keys())
         self._tape = tape
         self._homes = homes
-        self._memory: dict[int, Tensor] = {}
+        self._memory = {storage: self._plain_memory(storage) for storage in self.needed.indifferent}
         self._workers: dict[Generator, Generator] = {torch.default_generator: torch.default_generator}
         self._stands_after: dict[Generator, int] = {}
         self._states_to_keep = {*draws, *self._returned_to()}
@@ -103,6 +103,9 @@ class Replay:
     def _new_memory(self, storage: int, step: Step) -> Tensor:
         if storage in step.begins_last and storage in self._homes:
             return self._homes[storage]
+        return self._plain_memory(storage)
+
+    def _plain_memory(self, storage: int) -> Tensor:
         return torch.empty(self._tape.size_bytes(storage), dtype=torch.uint8, device="cpu")
 
     def _take(self, part: Part, result: Tensor, step: Step) -> None:
