@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from tests.fixtures.resuming import run_folder as in_folder
+from tests.fixtures.training import compiled
 from torch import nn
 
 import cerebras_pytorch as cbt
 from cerebras_contract.artifacts import GENERATED, MANIFEST_FILE, Manifest, package_file_name, update_package_file_name
-from cerebras_wafer.compiler.codegen import refuse_without_compiler
+from cerebras_wafer.compiler.codegen import _reads_a_number, refuse_without_compiler
 from cerebras_wafer.errors import ArtifactMismatch, CompileError
 
 SCRIPT = """
@@ -122,6 +123,14 @@ def test_a_batch_that_fails_is_told_with_the_users_line(made, tmp_path):
     assert "with values from" in printed
     assert "99" in printed
     assert "Traceback" not in printed
+
+
+def test_an_update_that_reads_its_rate_as_a_number_stays_a_program():
+    """That of SGD, momentum, RMSprop, Adagrad: no code is generated, and none is missed."""
+    made = compiled(make_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9))
+    assert [_reads_a_number(update) for update in made.step.updates] == [True]
+    made = compiled(make_optimizer=torch.optim.AdamW)
+    assert [_reads_a_number(update) for update in made.step.updates] == [False]
 
 
 def test_code_for_another_processor_is_refused(made, tmp_path, monkeypatch):

@@ -49,7 +49,7 @@ def generate_code(
     refuse_without_compiler()
     exported = {package_file_name(name): (str(name), export_flat(programs[name].graph_module)) for name in GENERATED}
     for number, update in enumerate(updates):
-        if update.elementwise:
+        if update.elementwise and not _reads_a_number(update):
             sizes = [math.prod(parameters[name].shape) for name in update.calls[0]]
             graph = _of_size(update.program, sum(map(aligned_elements, sizes)))
             in_place_of = [update.program.inputs.index(role) for role in update.program.outputs]
@@ -57,6 +57,12 @@ def generate_code(
     for number, (file, (name, program)) in enumerate(exported.items(), start=1):
         log(f"Generating code for {name} ({number} of {len(exported)})")
         _generate(program, folder / file, name)
+
+
+def _reads_a_number(update: Update) -> bool:
+    """Whether an operation takes the learning rate as a number, as SGD's does: then it is few, and stays a program."""
+    nodes = update.program.graph_module.graph.nodes
+    return any(node.target == torch.ops.aten._local_scalar_dense.default for node in nodes)
 
 
 def _of_size(update: Program, elements: int) -> GraphModule:

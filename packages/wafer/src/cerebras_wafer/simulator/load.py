@@ -87,8 +87,8 @@ def load_artifact(folder: Path) -> Artifact:
         programs={name: _load_program(folder / spec.file) for name, spec in manifest.programs.items()},
         updates=[_load_program(folder / spec.file) for spec in manifest.updates],
         generated_updates=[
-            _load_code(folder / update_package_file_name(number)) if is_inductor and spec.elementwise else None
-            for number, spec in enumerate(manifest.updates)
+            _load_code(folder / name) if (name := update_package_file_name(number)) in manifest.digests else None
+            for number in range(len(manifest.updates))
         ],
         generated={name: _load_code(folder / package_file_name(name)) for name in GENERATED if is_inductor},
     )
