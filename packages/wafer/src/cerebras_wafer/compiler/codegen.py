@@ -81,7 +81,7 @@ def _of_size(update: Program, elements: int) -> GraphModule:
 def refuse_without_compiler() -> None:
     """Raise `CompileError` where nothing can compile C++."""
     compiler = os.environ.get("CXX") or "g++"
-    if shutil.which(compiler) is None and shutil.which("clang++") is None:
+    if shutil.which(compiler) is None:
         raise CompileError(
             f"codegen: inductor needs a C++ compiler where the artifact is made, and there is no {compiler}",
             code=ErrorCode.COMPILE_UNSUPPORTED,

@@ -25,7 +25,7 @@ from cerebras_contract.digests import sha256_of_file
 from cerebras_contract.plans import Plan
 from cerebras_wafer.errors import ArtifactMismatch
 from cerebras_wafer.simulator import rounding as rounding  # defines the operation that programs round with
-from cerebras_wafer.versions import instruction_set, torch_version
+from cerebras_wafer.versions import this_machine, torch_version
 
 Running = Callable[[list[Tensor]], Sequence[Tensor]]
 """What runs a program."""
@@ -75,23 +75,41 @@ def load_artifact(folder: Path) -> Artifact:
             "Compile and run with the same environment, or compile again.",
         )
     is_inductor = manifest.codegen == "inductor"
-    there, here = manifest.made_on.instruction_set, instruction_set()
+    there, here = (f"{one.instruction_set} of {one.processor}" for one in (manifest.made_on, this_machine()))
     if is_inductor and there != here:
         raise ArtifactMismatch(
             f"the artifact holds code for {there}, and this processor is {here}",
             "Compile where the same instructions are known, or with codegen: interpret, which runs anywhere.",
         )
+    programs = {name: _load_program(folder / spec.file) for name, spec in manifest.programs.items()}
     return Artifact(
         manifest=manifest,
         plan=Plan.model_validate_json((folder / PLAN_FILE).read_bytes()),
-        programs={name: _load_program(folder / spec.file) for name, spec in manifest.programs.items()},
+        programs=programs,
         updates=[_load_program(folder / spec.file) for spec in manifest.updates],
         generated_updates=[
             _load_code(folder / name) if (name := update_package_file_name(number)) in manifest.digests else None
             for number in range(len(manifest.updates))
         ],
-        generated={name: _load_code(folder / package_file_name(name)) for name in GENERATED if is_inductor},
+        generated={
+            name: laid_out_for(programs[name], _load_code(folder / package_file_name(name)))
+            for name in GENERATED
+            if is_inductor
+        },
     )
+
+
+def laid_out_for(program: GraphModule, code: Running) -> Running:
+    """Code of a program, for tensors of any strides: generated code reads memory as the traced tensors lay in it."""
+    strides = [node.meta["val"].stride() for node in program.graph.nodes if node.op == "placeholder"]
+
+    def running(tensors: list[Tensor]) -> Sequence[Tensor]:
+        for number, (tensor, expected) in enumerate(zip(tensors, strides, strict=True)):
+            if tensor.stride() != expected:
+                tensors[number] = torch.empty_strided(tensor.shape, expected, dtype=tensor.dtype).copy_(tensor)
+        return code(tensors)
+
+    return running
 
 
 def _load_code(path: Path) -> Running:
