@@ -1,7 +1,10 @@
 """A compile ends at its limits of memory and time, and a loader that blocks is named with the line where it sat."""
 
 import contextlib
+import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import types
@@ -24,6 +27,47 @@ MEBIBYTE = 1 << 20
 LIMIT_SECONDS = 1000.0
 WAIT_SECONDS = 100.0
 STUCK = Path("stuck")
+
+
+@pytest.fixture
+def child():
+    """A process of this one's child that holds 300 MiB, and tells its number."""
+    holds = "import os, time; kept = b'x' * (300 << 20); print(os.getpid(), flush=True); time.sleep(100)"
+    shell = f'{sys.executable} -c "{holds}" & wait'
+    process = subprocess.Popen(["sh", "-c", shell], stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    yield int(process.stdout.readline())
+    for pid in memory.descendants():
+        os.kill(pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+
+
+def test_memory_of_started_processes_counts(child):
+    limit = limits.MemoryLimit(memory.used_bytes() + 200 * MEBIBYTE)
+    assert "more than its limit" in limit().message
+    os.kill(child, signal.SIGKILL)
+    await_end(child)
+    assert limit() is None
+
+
+def test_a_limit_ends_the_processes_that_a_compile_has_started(child):
+    """Those of its children, too, which would go on without them."""
+    passed = ErrorReport(code=ErrorCode.COMPILE_TIMEOUT, message="it was passed")
+    with (
+        cbt.init_context() as context,
+        pytest.raises(cbt.CompileError, match="it was passed"),
+        limits.limited(context.process, lambda: passed, ends_children=True),
+    ):
+        time.sleep(WAIT_SECONDS)
+    await_end(child)
+
+
+def await_end(process: int) -> None:
+    """Until a process is gone, or waits for nothing but to be asked how it ended."""
+    state = Path(f"/proc/{process}/stat")
+    while state.exists() and ") Z " not in state.read_text():
+        time.sleep(0.01)
 
 
 class Model(nn.Module):

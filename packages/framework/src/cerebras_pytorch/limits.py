@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from traceback import FrameSummary
 from types import FrameType
 
@@ -26,7 +26,7 @@ from cerebras_pytorch.capture.stacks import (
     stack_text,
 )
 from cerebras_pytorch.log import logger
-from cerebras_pytorch.memory import free_bytes, is_out_of_memory, used_bytes
+from cerebras_pytorch.memory import descendants, free_bytes, is_out_of_memory, used_by_descendants_bytes, used_bytes
 from cerebras_pytorch.process import Process
 from cerebras_pytorch.settings import GIBIBYTE, RunSettings
 from cerebras_wafer.compiler.frontends.places import shown
@@ -53,10 +53,16 @@ class LimitPassed(BaseException):
 
 @contextmanager
 def limited(
-    process: Process, *checks: Check, name: str = "limits of the compile", look_seconds: float = LOOK_SECONDS
+    process: Process,
+    *checks: Check,
+    name: str = "limits of the compile",
+    look_seconds: float = LOOK_SECONDS,
+    ends_children: bool = False,
 ) -> Iterator[None]:
     """End what runs inside with a `ReportedError` as soon as one of the checks reports an error.
 
+    With `ends_children` the processes that this one has started are ended first: a C++ compiler starts others, which
+    would go on without it.
     It is a `CompileError` where the code is one of compile. Only the main thread can be interrupted: in another one
     nothing is checked, and the log says so.
     """
@@ -64,7 +70,7 @@ def limited(
         logger.warning(f"compile was not called in the main thread, so nothing watches the {name}")
         yield
         return
-    watch = _Watch(process, checks, name, look_seconds)
+    watch = _Watch(process, checks, name, look_seconds, ends_children)
     before = signal.getsignal(INTERRUPT)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -96,13 +102,16 @@ def _error_of(report: ErrorReport) -> ReportedError:
 class _Watch(threading.Thread):
     """Looks, interrupts, and at last ends the process."""
 
-    def __init__(self, process: Process, checks: tuple[Check, ...], name: str, look_seconds: float) -> None:
+    def __init__(
+        self, process: Process, checks: tuple[Check, ...], name: str, look_seconds: float, ends_children: bool
+    ) -> None:
         super().__init__(name=name, daemon=True)
         self.passed: ErrorReport | None = None
         self.done = threading.Event()
         self._process = process
         self._checks = checks
         self._look_seconds = look_seconds
+        self._ends_children = ends_children
         self._lock = threading.Lock()
 
     def run(self) -> None:
@@ -137,8 +146,14 @@ class _Watch(threading.Thread):
                 if now > passed_at + GRACE_SECONDS or _memory_is_gone():
                     self._end_process()
                 if now > next_at:
+                    self._end_children()
                     signal.pthread_kill(main_thread_id(), INTERRUPT)
                     next_at = now + AGAIN_SECONDS
+
+    def _end_children(self) -> None:
+        for child in descendants() if self._ends_children else []:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
 
     def _end_process(self) -> None:
         """Leave the result, and end without coming back to Python's own end, which could wait for the main thread."""
@@ -152,7 +167,7 @@ class _Watch(threading.Thread):
 def compile_limits(process: Process, settings: RunSettings) -> Iterator[None]:
     """End what runs inside where it passes the settings' limits of memory or time."""
     memory = MemoryLimit(settings.compile_memory_bytes)
-    with limited(process, memory, TimeLimit(settings.compile_timeout_seconds)):
+    with limited(process, memory, TimeLimit(settings.compile_timeout_seconds), ends_children=True):
         try:
             yield
         except (MemoryError, RuntimeError) as error:
@@ -162,7 +177,10 @@ def compile_limits(process: Process, settings: RunSettings) -> Iterator[None]:
 
 
 class MemoryLimit:
-    """A check of this process's memory; without a limit of its own, of what the machine had free at the start."""
+    """A check of the memory of this process and of those that it has started.
+
+    Without a limit of its own it is what the machine had free at the start.
+    """
 
     def __init__(self, limit_bytes: int | None) -> None:
         used, free = used_bytes() or 0, free_bytes()
@@ -173,9 +191,10 @@ class MemoryLimit:
             self._limit_bytes = used + int(free * SHARE_OF_FREE_MEMORY)
 
     def __call__(self) -> ErrorReport | None:
-        used = used_bytes()
-        if used is None or self._limit_bytes is None:
+        own = used_bytes()
+        if own is None or self._limit_bytes is None:
             return None
+        used = own + used_by_descendants_bytes()
         if used > self._limit_bytes:
             limit = f"its limit of {_gibibytes(self._limit_bytes)} ({self._source})"
             return self._report(f"the compile uses {_gibibytes(used)} of memory, more than {limit}", main_stack())

@@ -1,5 +1,6 @@
 """How much memory this process uses, and how much it could still have. Linux only: elsewhere nothing is known."""
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,7 @@ KIBIBYTE = 1 << 10
 NO_LIMIT_BYTES = 1 << 60
 """Groups of version 1 write a number near 2^63 where there is no limit."""
 
+PROCESSES = Path("/proc")
 STATUS = Path("/proc/self/status")
 PEAK_RESET = Path("/proc/self/clear_refs")
 MACHINE = Path("/proc/meminfo")
@@ -21,6 +23,22 @@ def used_bytes() -> int | None:
     """What only this process holds, in memory or swapped out. Pages of files do not count: they can be read again."""
     fields = _fields(STATUS)
     return sum(fields.get(name, 0) for name in ("RssAnon", "RssShmem", "VmSwap")) if "RssAnon" in fields else None
+
+
+def descendants() -> list[int]:
+    """The processes that this one has started, and those that they have."""
+    found = [os.getpid()]
+    for process in found:  # grows meanwhile
+        for path in PROCESSES.glob(f"{process}/task/*/children"):
+            with suppress(OSError):  # it has ended
+                found += map(int, path.read_text(encoding="ascii").split())
+    return found[1:]
+
+
+def used_by_descendants_bytes() -> int:
+    """What the processes hold that this one has started, such as a C++ compiler."""
+    fields = [_fields(PROCESSES / str(process) / "status") for process in descendants()]
+    return sum(one.get("RssAnon", 0) + one.get("VmSwap", 0) for one in fields)
 
 
 class PeakMemory:
