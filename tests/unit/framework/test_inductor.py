@@ -11,17 +11,9 @@ import torch
 from tests.fixtures.resuming import run_folder as in_folder
 from tests.fixtures.training import compiled
 from torch import nn
-from torch.fx import symbolic_trace
 
 import cerebras_pytorch as cbt
-from cerebras_contract.artifacts import (
-    GENERATED,
-    MANIFEST_FILE,
-    Machine,
-    Manifest,
-    package_file_name,
-    update_package_file_name,
-)
+from cerebras_contract.artifacts import GENERATED, MANIFEST_FILE, Machine, Manifest, ProgramName
 from cerebras_wafer.compiler.codegen import _reads_a_number, refuse_without_compiler
 from cerebras_wafer.errors import ArtifactMismatch, CompileError
 from cerebras_wafer.simulator import load
@@ -41,10 +33,10 @@ with cbt.init_context() as context:
     context.set_run_config(cbt.utils.config.RunConfig(**settings))
     model = nn.Sequential(nn.Embedding(12, 6), nn.Flatten(), nn.Linear(18, 6), nn.Dropout(0.5), nn.Linear(6, 3))
     optimizer, criterion = torch.optim.Adam(model.parameters(), lr=0.05), nn.CrossEntropyLoss()
-    numbers, labels = torch.randint(0, 12, (40, 3)), torch.randint(0, 3, (40,))
-    numbers[38] = 99 if "bad" in words else 3
+    numbers, labels = torch.randint(0, 12, (640, 3)), torch.randint(0, 3, (640,))
+    numbers[-1] = 99 if "bad" in words else 3
     data = torch.utils.data.TensorDataset(numbers, labels)
-    loader = cbt.utils.data.DataLoader(torch.utils.data.DataLoader(data, 4))
+    loader = cbt.utils.data.DataLoader(torch.utils.data.DataLoader(data, 64))
     compiled = cbt.compile(model, optimizer, criterion, loader)
     for number, (x, y) in enumerate(loader):
         optimizer.zero_grad()
@@ -59,7 +51,7 @@ with cbt.init_context() as context:
 """
 
 
-def run(folder: Path, codegen: str, *words: str, path: str | None = None) -> tuple[list[str], str]:
+def run(folder: Path, codegen: str, *words: str, path: str | None = None, threads: int = 2) -> tuple[list[str], str]:
     """The losses of a script that a process of its own runs, and all that it printed. `path`: where its tools are."""
     folder.mkdir(exist_ok=True)
     (folder / "train.py").write_text(SCRIPT)
@@ -68,6 +60,7 @@ def run(folder: Path, codegen: str, *words: str, path: str | None = None) -> tup
         "WORDS": " ".join(words),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache"),
         "TMPDIR": str(folder),
+        "OMP_NUM_THREADS": str(threads),
     }
     if path is not None:
         environment |= {"PATH": path, "CXX": ""}
@@ -97,8 +90,9 @@ def numbers(lines: list[str]) -> list[float]:
 def test_generated_code_trains_as_the_programs_do(made, tmp_path):
     folder, losses = made
     manifest = Manifest.model_validate_json((folder / "compile" / MANIFEST_FILE).read_bytes())
-    assert {*map(package_file_name, GENERATED), update_package_file_name(0)} <= manifest.digests.keys()
-    assert manifest.made_on.threads >= 1
+    assert all(manifest.programs[name].code for name in GENERATED)
+    assert manifest.updates[0].code
+    assert manifest.made_on.threads == 2
     interpreted, _ = run(tmp_path, "interpret")
     assert numbers(losses) == pytest.approx(numbers(interpreted), rel=1e-4)  # dropout draws the same
 
@@ -113,6 +107,15 @@ def test_where_it_runs_no_compiler_is_needed_and_none_is_called(made, tmp_path):
     assert not list((elsewhere / "cache").rglob("*.so"))
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_where_it_runs_there_may_be_other_numbers_of_threads(made, tmp_path, threads):
+    folder, losses = made
+    shutil.copytree(folder / "compile", tmp_path / "compile")
+    again, printed = run(tmp_path, "inductor", path="", threads=threads)
+    assert "nothing changed, not compiling" in printed
+    assert numbers(again) == pytest.approx(numbers(losses), rel=1e-4)
+
+
 def test_a_run_that_was_cut_off_goes_on_bitwise(made, tmp_path):
     folder, losses = made
     shutil.copytree(folder / "compile", tmp_path / "compile")
@@ -125,6 +128,7 @@ def test_a_run_that_was_cut_off_goes_on_bitwise(made, tmp_path):
 
 
 def test_a_batch_that_fails_is_told_with_the_users_line(made, tmp_path):
+    """The index that is out of range is read by the last of several threads."""
     folder, _ = made
     shutil.copytree(folder / "compile", tmp_path / "compile")
     losses, printed = run(tmp_path, "inductor", "bad")
@@ -150,17 +154,30 @@ def test_code_for_another_processor_is_refused(made, tmp_path, monkeypatch):
         load.load_artifact(folder / "compile")
 
 
-def test_code_gets_its_tensors_as_they_were_traced():
-    """It reads memory without looking at strides: a gradient that is one number for all, a batch that is a view."""
-    program = symbolic_trace(nn.Linear(4, 3))
-    next(iter(program.graph.nodes)).meta["val"] = torch.empty(5, 4)
-    seen = []
-    running = load.laid_out_for(program, lambda tensors: seen.extend(tensors) or [])
-    for given in (torch.ones(()).expand(5, 4), torch.rand(4, 5).t(), torch.rand(5, 4)):
-        running([given])
-        assert torch.equal(seen[-1], given)
-        assert seen[-1].stride() == (4, 1)
-    assert seen[-1] is given  # as it is, where it lies so already
+def test_where_weights_stream_code_is_of_layers(tmp_path):
+    """Layers that are alike share their code, and a layer's weights are let go after its code has run."""
+    if shutil.which("g++") is None:
+        pytest.skip("there is no C++ compiler")
+    losses = {}
+    for codegen in ("interpret", "inductor"):
+        torch.manual_seed(0)
+        with in_folder(tmp_path / codegen), cbt.init_context() as context:
+            context.set_run_config(cbt.utils.config.RunConfig(codegen=codegen, execution_mode="weight_streaming"))
+            model = nn.Sequential(*(nn.Linear(2100, 2100) for _ in range(3)))  # of more bytes than share a segment
+            optimizer, criterion = torch.optim.AdamW(model.parameters(), lr=1e-4), nn.MSELoss()
+            loader = cbt.utils.data.DataLoader([(torch.randn(4, 2100), torch.randn(4, 2100))] * 3)
+            compiled = cbt.compile(model, optimizer, criterion, loader)
+            losses[codegen] = [compiled.train_step(*batch).item() for batch in loader]
+            moved = [
+                (one.action, one.layer) for one in context.session.compiled.streamer.trace if one.phase == "forward"
+            ]
+        assert moved[:3] == [("bring in", "0"), ("prefetch", "1"), ("let go", "0")]
+    manifest = Manifest.model_validate_json((tmp_path / "inductor" / "compile" / MANIFEST_FILE).read_bytes())
+    files = {name: [one.file for one in manifest.programs[name].code] for name in GENERATED}
+    first, second, third = files[ProgramName.FORWARD]
+    assert second == third  # the first keeps nothing for backward but what it was given
+    assert files[ProgramName.EVALUATE] == [first] * 3
+    assert losses["inductor"] == pytest.approx(losses["interpret"], rel=1e-4)
 
 
 def test_a_missing_compiler_is_told_before_anything_is_compiled(tmp_path, monkeypatch):

@@ -45,7 +45,7 @@ def store_of(shapes, memory_of=ResidentMemory):
     examples |= {f"state:{name}/average": examples[f"parameter:{name}"] for name in names}
     examples |= {f"state:{name}/step": torch.empty(()) for name in names}
     manifest = SimpleNamespace(updates=[spec])
-    artifact = SimpleNamespace(updates=[momentum], generated_updates=[None], manifest=manifest)
+    artifact = SimpleNamespace(updates=[momentum], update_code=[None], manifest=manifest)
     store = Store(examples, [spec], memory_of)
     return names, store, Updater(artifact, store)
 

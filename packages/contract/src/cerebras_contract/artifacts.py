@@ -4,14 +4,14 @@ manifest.json   `Manifest`: what the artifact is made of and for, and the digest
 plan.json       `plans.Plan`: what runs where, when, in how many cycles
 report.json     `reports.Report`;  report.txt and report.html  the same for people
 kernels.txt     the kernel graph, from which the step can be planned again for another system or batch
-forward.inductor.pt2 ...    machine code for some of the programs, where it was asked for
+code_0.inductor.pt2 ...    machine code for pieces of the programs, where it was asked for
 forward.pt2  loss.pt2  backward.pt2  evaluate.pt2  update_0.pt2 ...    serialized functional ATen programs
 """
 
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from cerebras_contract.model import ContractModel
 
@@ -44,18 +44,13 @@ GENERATED = (ProgramName.FORWARD, ProgramName.BACKWARD, ProgramName.EVALUATE)
 """The programs for which `inductor` generates code."""
 
 
-def package_file_name(program: ProgramName) -> str:
-    """The file of a program's generated code."""
-    return f"{program}.inductor.pt2"
+def code_file_name(number: int) -> str:
+    """The file of a piece of generated code."""
+    return f"code_{number}.inductor.pt2"
 
 
 def update_file_name(number: int) -> str:
     return f"update_{number}.pt2"
-
-
-def update_package_file_name(number: int) -> str:
-    """The file of an elementwise update's generated code, which changes all parameters of its call in place."""
-    return f"update_{number}.inductor.pt2"
 
 
 class TensorSpec(ContractModel):
@@ -139,12 +134,29 @@ class OptimizerSpec(ContractModel):
     """For each trained parameter, the names of its state tensors in the order of the program's inputs."""
 
 
+class CodeSpec(ContractModel):
+    """The file of the code that was generated for the operations `first` up to `end` of a program, inputs and
+    constants not counted. Operations that are alike share a file."""
+
+    file: str
+    first: int
+    end: int
+
+
 class ProgramSpec(ContractModel):
     """A program's file and its flat inputs and outputs, each named `role:name`, in order."""
 
     file: str
     inputs: list[str]
     outputs: list[str]
+    code: list[CodeSpec] = Field(default_factory=list)
+
+
+class UpdateCodeSpec(ContractModel):
+    """The file of an elementwise update's generated code, which changes so many elements in place."""
+
+    file: str
+    elements: int
 
 
 class UpdateSpec(ContractModel):
@@ -161,6 +173,7 @@ class UpdateSpec(ContractModel):
     outputs: list[str]
     calls: list[list[str]]
     elementwise: bool = False
+    code: UpdateCodeSpec | None = None
 
 
 class Versions(ContractModel):

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from cerebras_contract.artifacts import KERNELS_FILE, Manifest, TensorSpec
 from cerebras_contract.faults import FaultPlan
-from cerebras_contract.plans import Plan
+from cerebras_contract.plans import Mode, Plan
 from cerebras_contract.states import StageKind
 from cerebras_contract.systems import load_system
 from cerebras_pytorch.capture.batch import Batch, specs_of
@@ -35,7 +35,6 @@ from cerebras_pytorch.training.watch import progress_watched
 from cerebras_pytorch.training.whole_step import WholeStep
 from cerebras_wafer.compiler.frontends.training_step import CompileOptions, tensor_spec
 from cerebras_wafer.compiler.ir.text import parse_graph
-from cerebras_wafer.compiler.passes.host_memory import streams
 from cerebras_wafer.errors import ArtifactMismatch
 from cerebras_wafer.simulator.clock import DeviceClock
 from cerebras_wafer.simulator.execute import Engine
@@ -126,14 +125,14 @@ def _faults(
 
 def _moved_bytes(artifact: Artifact, model: nn.Module) -> int:
     """What the process holds of the model already, where that stays in it."""
-    if streams(artifact.plan, artifact.manifest.codegen):
+    if artifact.plan.mode == Mode.WEIGHT_STREAMING:
         return 0
     return sum(parameter.nbytes for parameter in model.parameters() if not parameter.is_meta)
 
 
 def _memory(process: Process, artifact: Artifact) -> Callable[[int], Memory]:
     """In weight streaming what is trained lies in a file of the run directory; pipelined, everything is resident."""
-    if not streams(artifact.plan, artifact.manifest.codegen):
+    if artifact.plan.mode == Mode.PIPELINED:
         return ResidentMemory
     return partial(MappedMemory, process.run_directory.root)
 

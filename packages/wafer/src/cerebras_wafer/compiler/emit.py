@@ -20,7 +20,7 @@ from cerebras_contract.artifacts import (
     update_file_name,
 )
 from cerebras_contract.digests import sha256_of_file
-from cerebras_wafer.compiler.codegen import generate_code
+from cerebras_wafer.compiler.codegen import GeneratedCode, generate_code
 from cerebras_wafer.compiler.frontends.flat import export_flat
 from cerebras_wafer.compiler.frontends.training_step import Program
 from cerebras_wafer.compiler.ir.text import print_graph
@@ -52,13 +52,14 @@ def write_artifact(
     partial.mkdir(parents=True)
     try:
         _write_contents(compiled, partial)
+        code = GeneratedCode()
         if compiled.options.codegen == "inductor":
             parameters = {spec.name: spec for spec in compiled.step.parameters}
-            generate_code(compiled.programs, compiled.step.updates, parameters, partial, log)
+            code = generate_code(compiled.programs, compiled.step.updates, parameters, compiled.plan, partial, log)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    manifest = _manifest(compiled, partial, input_key, ingredients)
+    manifest = _manifest(compiled, code, partial, input_key, ingredients)
     (partial / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=2), encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
@@ -81,7 +82,9 @@ def _save(program: Program, path: Path) -> None:
     torch.export.save(export_flat(program.graph_module), path)
 
 
-def _manifest(compiled: Compiled, folder: Path, input_key: str, ingredients: dict[str, JsonValue]) -> Manifest:
+def _manifest(
+    compiled: Compiled, code: GeneratedCode, folder: Path, input_key: str, ingredients: dict[str, JsonValue]
+) -> Manifest:
     step, options = compiled.step, compiled.options
     return Manifest(
         artifact_key=compiled.key,
@@ -105,7 +108,12 @@ def _manifest(compiled: Compiled, folder: Path, input_key: str, ingredients: dic
         output_tree=step.output_tree,
         optimizer=step.optimizer,
         programs={
-            name: ProgramSpec(file=name.file_name, inputs=list(program.inputs), outputs=list(program.outputs))
+            name: ProgramSpec(
+                file=name.file_name,
+                inputs=list(program.inputs),
+                outputs=list(program.outputs),
+                code=code.programs.get(name, []),
+            )
             for name, program in compiled.programs.items()
         },
         updates=[
@@ -115,6 +123,7 @@ def _manifest(compiled: Compiled, folder: Path, input_key: str, ingredients: dic
                 outputs=list(update.program.outputs),
                 calls=[list(names) for names in update.calls],
                 elementwise=update.elementwise,
+                code=code.updates.get(number),
             )
             for number, update in enumerate(step.updates)
         ],

@@ -41,10 +41,10 @@ def artifact_key(
 def canonical_program(program: Program) -> list[str]:
     """A program as lines of text, without names that differ between processes, paths or metadata."""
     lines = [f"inputs {' '.join(program.inputs)}", f"outputs {' '.join(program.outputs)}"]
-    return lines + _canonical_graph(program.graph_module)
+    return lines + canonical_graph(program.graph_module)
 
 
-def _canonical_graph(graph_module: GraphModule) -> list[str]:
+def canonical_graph(graph_module: GraphModule) -> list[str]:
     nodes = graph_module.graph.nodes
     numbers = {node: number for number, node in enumerate(nodes)}
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from cerebras_contract.artifacts import ProgramName
 from cerebras_wafer.compiler.frontends.training_step import SCALE
 from cerebras_wafer.simulator.failing import failed_program
-from cerebras_wafer.simulator.load import Artifact, Running
+from cerebras_wafer.simulator.load import Artifact
 from cerebras_wafer.simulator.loss_scale import LossScaler, all_finite
 from cerebras_wafer.simulator.nonfinite import NonFinite, first_non_finite
 from cerebras_wafer.simulator.streaming import AfterLayer, Streamer, streamed_programs
@@ -46,9 +46,7 @@ class Engine:
         find_non_finite: bool = False,
     ) -> None:
         self._programs = artifact.programs
-        self._running: Mapping[ProgramName, Running] = {**artifact.programs, **artifact.generated}
-        if streamer:
-            self._running = streamed_programs(artifact, streamer)
+        self._running = streamed_programs(artifact, streamer) if streamer else artifact.running
         self._streamer = streamer
         self._specs = artifact.manifest.programs
         self._loss_scaler = loss_scaler or LossScaler()

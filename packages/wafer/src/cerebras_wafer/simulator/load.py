@@ -1,34 +1,27 @@
 """Load an artifact and check it."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch._inductor
 from pydantic import ValidationError
-from torch import Tensor
 from torch.fx import GraphModule
 from torch.fx.graph import _BoxedCodeGen
 
 from cerebras_contract.artifacts import (
-    GENERATED,
     MANIFEST_FILE,
     PLAN_FILE,
     SCHEMA_VERSION,
     Manifest,
     ProgramName,
-    package_file_name,
-    update_package_file_name,
 )
 from cerebras_contract.digests import sha256_of_file
 from cerebras_contract.plans import Plan
 from cerebras_wafer.errors import ArtifactMismatch
 from cerebras_wafer.simulator import rounding as rounding  # defines the operation that programs round with
+from cerebras_wafer.simulator.generated import Running, with_code
 from cerebras_wafer.versions import this_machine, torch_version
-
-Running = Callable[[list[Tensor]], Sequence[Tensor]]
-"""What runs a program."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +33,10 @@ class Artifact:
     programs: dict[ProgramName, GraphModule]
     updates: list[GraphModule]
     """In the order of the manifest's."""
-    generated: dict[ProgramName, Running]
-    """The code that was generated for some of the programs, called as they are."""
-    generated_updates: list[Running | None]
-    """That of the elementwise updates: it takes whole blocks and changes them in place."""
+    running: dict[ProgramName, GraphModule]
+    """The programs as they run: with the code that was generated for their operations, where there is any."""
+    update_code: list[Running | None]
+    """The code of the elementwise updates, which changes what it is given in place."""
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -82,46 +75,23 @@ def load_artifact(folder: Path) -> Artifact:
             "Compile where the same instructions are known, or with codegen: interpret, which runs anywhere.",
         )
     programs = {name: _load_program(folder / spec.file) for name, spec in manifest.programs.items()}
+    code = {
+        file: _load_code(folder / file)
+        for file in sorted({one.file for spec in manifest.programs.values() for one in spec.code})
+    }
     return Artifact(
         manifest=manifest,
         plan=Plan.model_validate_json((folder / PLAN_FILE).read_bytes()),
         programs=programs,
         updates=[_load_program(folder / spec.file) for spec in manifest.updates],
-        generated_updates=[
-            _load_code(folder / name) if (name := update_package_file_name(number)) in manifest.digests else None
-            for number in range(len(manifest.updates))
-        ],
-        generated={
-            name: laid_out_for(programs[name], _load_code(folder / package_file_name(name)))
-            for name in GENERATED
-            if is_inductor
-        },
+        running={name: with_code(programs[name], spec.code, code) for name, spec in manifest.programs.items()},
+        update_code=[_load_code(folder / spec.code.file) if spec.code else None for spec in manifest.updates],
     )
-
-
-def laid_out_for(program: GraphModule, code: Running) -> Running:
-    """Code of a program, for tensors of any strides: generated code reads memory as the traced tensors lay in it."""
-    strides = [node.meta["val"].stride() for node in program.graph.nodes if node.op == "placeholder"]
-
-    def running(tensors: list[Tensor]) -> Sequence[Tensor]:
-        for number, (tensor, expected) in enumerate(zip(tensors, strides, strict=True)):
-            if tensor.stride() != expected:
-                tensors[number] = torch.empty_strided(tensor.shape, expected, dtype=tensor.dtype).copy_(tensor)
-        return code(tensors)
-
-    return running
 
 
 def _load_code(path: Path) -> Running:
     """Generated code as a program is: it takes its tensors in one list, which it empties."""
-    run = torch._inductor.aoti_load_package(str(path))
-
-    def running(tensors: list[Tensor]) -> Sequence[Tensor]:
-        arguments = tuple(tensors)
-        tensors.clear()
-        results = run(*arguments)
-        return results if isinstance(results, (tuple, list)) else (results,)
-
+    running: Running = torch._inductor.aoti_load_package(str(path)).loader.boxed_run
     return running
 
 

@@ -4,21 +4,20 @@ Which weights a layer has, and which layer is next, is the plan's to say. Where 
 is where its weights are used first and last; the program is rewritten to say so.
 """
 
-import operator
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 
 from torch import Tensor
-from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.graph import _BoxedCodeGen
 
 from cerebras_contract.artifacts import ProgramName
 from cerebras_contract.plans import Phase, Plan
 from cerebras_wafer.compiler.frontends.flat import output_nodes
+from cerebras_wafer.simulator.layers import LayerWeights, parameters_of, spans_of, weights_handed_on
 from cerebras_wafer.simulator.load import Artifact
 from cerebras_wafer.simulator.store import Store
 
@@ -45,11 +44,9 @@ class Streamer:
         self.store = store
         self.trace: deque[Moved] = deque(maxlen=TRACE_LENGTH)
         """What was moved, the last at the end."""
-        self.weights: dict[str, list[str]] = {
-            layer.name: [name for name in layer.weights if f"parameter:{name}" in store.tensors]
-            for layer in plan.layers
-        }
-        names = [name for name, weights in self.weights.items() if weights]
+        stored = [role.removeprefix("parameter:") for role in store.tensors if role.startswith("parameter:")]
+        self.layers = LayerWeights(plan, stored)
+        names = [name for name, weights in self.layers.of.items() if weights]
         self._next = {
             Phase.FORWARD: dict(pairwise(names)),
             Phase.BACKWARD: dict(pairwise(names[::-1])),
@@ -58,13 +55,6 @@ class Streamer:
         self._after_layer: AfterLayer | None = None
         self._complete: dict[str, None] = {}
         self._is_finite: bool | None = None
-
-    def layers_with(self, weight: str) -> list[str]:
-        """The layers that read a weight, in the order of forward; one that no layer names is a layer of its own."""
-        found = [name for name, weights in self.weights.items() if weight in weights]
-        if not found:
-            self.weights[weight] = [weight]
-        return found or [weight]
 
     def begin_backward(self, accumulating: Iterable[str], after_layer: AfterLayer | None, *, look: bool) -> None:
         """What is to happen with gradients: added to those of `accumulating`, and looked at whether they are finite."""
@@ -104,7 +94,7 @@ class Streamer:
             self._is_finite = self._is_finite and bool(value.isfinite().all())
 
     def _parameters(self, layer: str) -> list[str]:
-        return [f"parameter:{name}" for name in self.weights[layer]]
+        return [f"parameter:{name}" for name in self.layers.of[layer]]
 
     def _moved(self, action: str, layer: str, phase: Phase) -> None:
         self.trace.append(Moved(action, layer, phase))
@@ -112,23 +102,18 @@ class Streamer:
 
 def streamed_programs(artifact: Artifact, streamer: Streamer) -> dict[ProgramName, GraphModule]:
     """The programs of an artifact, with the movements of weights and gradients in those that have any."""
-    specs, programs = artifact.manifest.programs, dict(artifact.programs)
+    specs, programs = artifact.manifest.programs, dict(artifact.running)
     for name in (ProgramName.FORWARD, ProgramName.EVALUATE):
-        programs[name] = streamed(artifact.programs[name], _parameters(specs[name].inputs), streamer)
+        programs[name] = streamed(artifact.running[name], parameters_of(specs[name].inputs), streamer)
     forward, backward = specs[ProgramName.FORWARD], specs[ProgramName.BACKWARD]
     handed_on = weights_handed_on(artifact.programs[ProgramName.FORWARD], forward.inputs, forward.outputs)
     programs[ProgramName.BACKWARD] = streamed_backward(
-        artifact.programs[ProgramName.BACKWARD],
+        artifact.running[ProgramName.BACKWARD],
         [handed_on.get(role) for role in backward.inputs],
         [role.removeprefix("gradient:") for role in backward.outputs],
         streamer,
     )
     return programs
-
-
-def _parameters(roles: Sequence[str]) -> list[str | None]:
-    """The parameter that each input is; None for another input."""
-    return [role.removeprefix("parameter:") if role.startswith("parameter:") else None for role in roles]
 
 
 def streamed(program: GraphModule, weights: Sequence[str | None], streamer: Streamer) -> GraphModule:
@@ -146,25 +131,6 @@ def streamed_backward(
     return _rewritten(program, weights, gradients, streamer, Phase.BACKWARD)
 
 
-def weights_handed_on(forward: GraphModule, inputs: Sequence[str], outputs: Sequence[str]) -> dict[str, str]:
-    """Of the outputs of forward, by role, those that are a parameter or a view of it, and its name."""
-    views = _views(forward.graph, _parameters(inputs))
-    pairs = zip(outputs, output_nodes(forward), strict=True)
-    return {role: views[node] for role, node in pairs if node is not None and node in views}
-
-
-@dataclass
-class _Span:
-    """The places in a program, by the number of a node, between which a layer runs."""
-
-    first: int
-    last: int
-    gradients: list[str] = field(default_factory=list)
-
-    def cover(self, place: int) -> None:
-        self.first, self.last = min(self.first, place), max(self.last, place)
-
-
 def _rewritten(
     program: GraphModule,
     weights: Sequence[str | None],
@@ -180,8 +146,8 @@ def _rewritten(
     for name, node in zip(gradients, returned, strict=False):
         assert node is not None
         taken[places[node]].append(name)
-    uses = _uses(program.graph, weights)
-    spans = _spans(uses, {name: place for place, names in taken.items() for name in names}, streamer, phase)
+    made = {name: place for place, names in taken.items() for name in names}
+    spans = spans_of(program, weights, made, streamer.layers, phase)
     inputs = sum(node.op == "placeholder" for node in nodes)
     graph, copies = Graph(), dict[Node, Node]()
     for place, node in enumerate(nodes[:-1]):
@@ -205,43 +171,3 @@ def _rewritten(
 def _take(graph: Graph, moved_by: Node, copies: dict[Node, Node], gradients: Iterable[tuple[Node, str]]) -> None:
     for node, name in gradients:
         graph.call_method("take_gradient", (moved_by, name, copies[node]))
-
-
-def _spans(uses: dict[str, list[int]], gradients: dict[str, int], streamer: Streamer, phase: Phase) -> dict[str, _Span]:
-    """Where each layer runs. Of a weight that several layers share, each has the uses that come in its turn."""
-    spans: dict[str, _Span] = {}
-    for name in dict.fromkeys([*uses, *gradients]):
-        layers = streamer.layers_with(name)
-        in_turn = layers if phase == Phase.FORWARD else layers[::-1]
-        places = uses.get(name, [])
-        for number, place in enumerate(places):
-            turn = number * len(in_turn) // len(places)
-            spans.setdefault(in_turn[turn], _Span(place, place)).cover(place)
-        if name in gradients:  # complete where it is there and no use of the weight is to come
-            place = max([gradients[name], *places])
-            span = spans.setdefault(layers[0], _Span(place, place))
-            span.cover(place)
-            span.gradients.append(name)
-    return spans
-
-
-def _uses(graph: Graph, weights: Sequence[str | None]) -> dict[str, list[int]]:
-    """For each weight the places where its values are read, in order."""
-    views = _views(graph, weights)
-    uses: dict[str, list[int]] = defaultdict(list)
-    for place, node in enumerate(graph.nodes):
-        if node.op != "output" and node not in views:
-            for name in dict.fromkeys(views[one] for one in node.all_input_nodes if one in views):
-                uses[name].append(place)
-    return uses
-
-
-def _views(graph: Graph, weights: Sequence[str | None]) -> dict[Node, str]:
-    """The inputs that are weights, and all views of them: nodes whose memory is the weight's."""
-    inputs = [node for node in graph.nodes if node.op == "placeholder"]
-    views = {node: name for node, name in zip(inputs, weights, strict=True) if name is not None}
-    for node in graph.nodes:
-        is_view = isinstance(node.target, OpOverload) and node.target.is_view
-        if (is_view or node.target is operator.getitem) and node.args[0] in views:
-            views[node] = views[node.args[0]]
-    return views

@@ -7,7 +7,8 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from cerebras_contract.artifacts import UpdateSpec
-from cerebras_wafer.simulator.load import Artifact, Running
+from cerebras_wafer.simulator.generated import Running
+from cerebras_wafer.simulator.load import Artifact
 from cerebras_wafer.simulator.store import Store, owner_of
 
 CHUNK_ELEMENTS = 1 << 20  # of a flat update: small enough for a cache, large enough that calls cost little
@@ -23,7 +24,7 @@ class Updater:
             if spec.elementwise
             else _WholeUpdate(program, spec, names, store)
             for program, spec, code in zip(
-                artifact.updates, artifact.manifest.updates, artifact.generated_updates, strict=True
+                artifact.updates, artifact.manifest.updates, artifact.update_code, strict=True
             )
             for names in spec.calls
         ]
@@ -46,7 +47,7 @@ class _FlatUpdate:
         self, program: GraphModule, spec: UpdateSpec, names: list[str], store: Store, code: Running | None
     ) -> None:
         self._program = program
-        self._code = code
+        self._code, self._code_elements = code, spec.code.elements if spec.code else 0
         self._inputs, self._outputs = spec.inputs, spec.outputs
         self._names = names
         self._memory = store.memory
@@ -59,32 +60,25 @@ class _FlatUpdate:
         self._flat = {role: block.flat for role, block in blocks.items() if not is_scalar[role]}
 
     def update(self, names: Collection[str], rates: Mapping[str, Tensor]) -> None:
-        runs = list(self._runs(names))
-        if self._code and runs == [(0, len(self._names) - 1)]:
-            self._update_at_once(self._code, rates)
-            return
-        for first, last in runs:
-            scalars = {role: _alone(flat[first]) for role, flat in self._scalars.items()}
+        for first, last in self._runs(names):
             changed: dict[str, Tensor] = {}
             for begin, end in self._chunks(self._bounds[first][0], self._bounds[last][1]):
-                parts = {role: flat[begin:end] for role, flat in self._flat.items()}
-                given = {**parts, **scalars, **rates}
-                results = self._program([given[role] for role in self._inputs])
-                for role, result in zip(self._outputs, results, strict=True):
-                    if role in parts:
-                        parts[role].copy_(result)
-                    else:
-                        changed[role] = result
+                scalars = {role: _alone(flat[first]) for role, flat in self._scalars.items()}
+                given = {**{role: flat[begin:end] for role, flat in self._flat.items()}, **scalars, **rates}
+                changed = self._update_chunk(given, end - begin)
             for role, value in changed.items():
                 self._scalars[role][first : last + 1] = value
 
-    def _update_at_once(self, code: Running, rates: Mapping[str, Tensor]) -> None:
-        """All parameters in one call of the code that was generated for them."""
-        scalars = {role: _alone(flat[0]) for role, flat in self._scalars.items()}
-        given = {**self._flat, **scalars, **rates}
-        code([given[role] for role in self._inputs])
-        for role, value in scalars.items():
-            self._scalars[role].fill_(value)
+    def _update_chunk(self, given: Mapping[str, Tensor], elements: int) -> dict[str, Tensor]:
+        """Change the flat tensors of a chunk in place; the new scalars by role."""
+        arguments = [given[role] for role in self._inputs]
+        if self._code and elements == self._code_elements:
+            self._code(arguments)
+            return {role: given[role] for role in self._scalars}
+        changed = dict(zip(self._outputs, self._program(arguments), strict=True))
+        for role in self._flat.keys() & changed.keys():
+            given[role].copy_(changed[role])
+        return {role: changed[role] for role in self._scalars.keys() & changed.keys()}
 
     def _runs(self, names: Collection[str]) -> Iterator[tuple[int, int]]:
         """First and last of parameters that are updated together: they have a gradient, and equal counts of steps."""
@@ -102,8 +96,9 @@ class _FlatUpdate:
 
     def _chunks(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
         held = begin
-        for start in range(begin, end, CHUNK_ELEMENTS):
-            stop = min(start + CHUNK_ELEMENTS, end)
+        elements = self._code_elements if self._code_elements == end - begin else CHUNK_ELEMENTS
+        for start in range(begin, end, elements):
+            stop = min(start + elements, end)
             yield start, stop
             if stop - held >= LET_GO_ELEMENTS or stop == end:
                 self._memory.let_go(flat[held:stop] for flat in self._flat.values())

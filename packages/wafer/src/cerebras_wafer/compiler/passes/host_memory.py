@@ -6,7 +6,7 @@ stream, parameters and gradients count while their layer runs; pipelined, everyt
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -18,7 +18,8 @@ from cerebras_contract.artifacts import Codegen, ProgramName, TensorSpec
 from cerebras_contract.plans import Mode, Plan
 from cerebras_wafer.compiler.frontends.flat import output_nodes, placeholder_values
 from cerebras_wafer.compiler.frontends.training_step import Program, TrainingStep, Update
-from cerebras_wafer.simulator.streaming import weights_handed_on
+from cerebras_wafer.compiler.segments import Segment, segments_of
+from cerebras_wafer.simulator.layers import weights_handed_on
 from cerebras_wafer.simulator.update import CHUNK_ELEMENTS, LET_GO_ELEMENTS
 
 WORKSPACE_SHARE = 0.3
@@ -29,16 +30,12 @@ WORKSPACE_BYTES = 192 << 20
 
 def host_memory_bytes(step: TrainingStep, programs: Mapping[ProgramName, Program], plan: Plan, codegen: Codegen) -> int:
     """The bound: activations and operations, and as much of what is trained as is resident."""
-    is_streamed = streams(plan, codegen)
+    is_streamed = plan.mode == Mode.WEIGHT_STREAMING
     held = _held_bytes(step, plan, is_streamed=is_streamed)
     updates = [_update_bytes(update) for update in step.updates]
-    living = held + max([_step_bytes(programs, is_streamed=is_streamed), *updates])
+    segments = segments_of(programs, plan) if is_streamed and codegen == "inductor" else {}
+    living = held + max([_step_bytes(programs, segments, is_streamed=is_streamed), *updates])
     return math.ceil(living * (1 + WORKSPACE_SHARE)) + WORKSPACE_BYTES
-
-
-def streams(plan: Plan, codegen: Codegen) -> bool:
-    """Whether weights come and go with their layers: generated code is of a whole program, and takes them all."""
-    return plan.mode == Mode.WEIGHT_STREAMING and codegen == "interpret"
 
 
 def _held_bytes(step: TrainingStep, plan: Plan, *, is_streamed: bool) -> int:
@@ -58,20 +55,27 @@ def _spec_bytes(spec: TensorSpec) -> int:
     return math.prod(spec.shape) * dtype.itemsize
 
 
-def _step_bytes(programs: Mapping[ProgramName, Program], *, is_streamed: bool) -> int:
-    """The most that lives in forward, loss or backward; a gradient that streams goes to the store as it comes."""
+def _step_bytes(
+    programs: Mapping[ProgramName, Program], segments: Mapping[ProgramName, list[Segment]], *, is_streamed: bool
+) -> int:
+    """The most that lives in forward, loss or backward; a gradient that streams goes to the store as it comes.
+
+    Of segments that code was generated for, the results live to the end of theirs.
+    """
     forward, loss, backward = (programs[n] for n in (ProgramName.FORWARD, ProgramName.LOSS, ProgramName.BACKWARD))
     outputs = sum(
         _bytes(node)
         for node, role in zip(output_nodes(forward.graph_module), forward.outputs, strict=True)
         if node is not None and role.startswith("output:")
     )
-    in_forward, kept = peak_bytes(forward.graph_module)
+    in_forward, kept = peak_bytes(forward.graph_module, segments=segments.get(ProgramName.FORWARD, ()))
     in_loss = sum(_bytes(node) for node in loss.graph_module.graph.nodes if _makes_memory(node))  # autograd keeps it
     weights = weights_handed_on(forward.graph_module, forward.inputs, forward.outputs)
     given = [role for role in backward.inputs if role not in weights]
     counted = [backward.inputs.index(role) for role in given]
-    in_backward, _ = peak_bytes(backward.graph_module, counted, returns=not is_streamed)
+    in_backward, _ = peak_bytes(
+        backward.graph_module, counted, returns=not is_streamed, segments=segments.get(ProgramName.BACKWARD, ())
+    )
     return max(in_forward, kept + in_loss + 2 * outputs, in_backward + outputs + in_loss)
 
 
@@ -87,10 +91,17 @@ def _update_bytes(update: Update) -> int:
     return (in_update * CHUNK_ELEMENTS + inputs * LET_GO_ELEMENTS) // elements
 
 
-def peak_bytes(program: GraphModule, counted_inputs: Collection[int] = (), *, returns: bool = True) -> tuple[int, int]:
+def peak_bytes(
+    program: GraphModule,
+    counted_inputs: Collection[int] = (),
+    *,
+    returns: bool = True,
+    segments: Sequence[Segment] = (),
+) -> tuple[int, int]:
     """The most that lives at one time, and what lives at the end: what the program returns, if it does.
 
-    A view lives in the memory of what it views. Of the inputs those of these numbers count, until their last use.
+    A view lives in the memory of what it views. Of the inputs those of these numbers count, until their last use. What
+    goes out of a segment lives to its end, if not longer.
     """
     nodes = list(program.graph.nodes)
     owner: dict[Node, Node] = {}
@@ -100,6 +111,10 @@ def peak_bytes(program: GraphModule, counted_inputs: Collection[int] = (), *, re
         owner[node] = node if _makes_memory(node) or not node.all_input_nodes else owner[node.all_input_nodes[0]]
         for read in node.all_input_nodes if returns or node.op != "output" else []:
             last_use[owner[read]] = place
+    places = {node: place for place, node in enumerate(nodes)}
+    for segment in segments:
+        for node in segment.outputs:
+            last_use[owner[node]] = max(last_use[owner[node]], places[segment.last])
     inputs = [node for node in nodes if node.op == "placeholder"]
     sizes = {node: _bytes(node) for node in nodes if _makes_memory(node)}
     sizes |= {inputs[number]: _bytes(inputs[number]) for number in counted_inputs}
