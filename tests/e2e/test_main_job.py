@@ -54,6 +54,7 @@ def test_a_model_is_trained_and_everything_it_left_can_be_fetched(cluster, mnist
 
     profiled = cluster.run("profile", job_id, "--steps", "1:2", "--output", tmp_path / "trace.json")
     assert profiled.returncode == 0, profiled.stderr
+    assert "the steps as they were" not in profiled.stderr  # of the plan: the job has left none
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert {event["args"]["step"] for event in events if event["ph"] == "X"} == {1, 2}
 
@@ -68,6 +69,24 @@ def test_a_model_is_trained_and_everything_it_left_can_be_fetched(cluster, mnist
     by_hand = subprocess.run([sys.executable, "train.py"], cwd=mnist, capture_output=True, text=True, check=True)
     accuracy_line = next(line for line in result.stdout.splitlines() if line.startswith("Test accuracy"))
     assert accuracy_line in by_hand.stdout.splitlines()  # the same numbers by hand and as a job
+
+
+def test_a_job_leaves_a_profile_and_the_summary_of_its_attempts(cluster, mnist, tmp_path):
+    settings = ("--max-steps", "6", "--set", "train_input.epochs=1", "--set", "runconfig.profile_steps=[3, 5]")
+    job_id = submitted(cluster.run("submit", "train.py", "--config", "run.yaml", *settings, folder=mnist))
+    listed = cluster.run("files", "list", job_id)
+    assert [line.split()[0] for line in listed.stdout.splitlines()[1:]] == ["profile_3_5.json", "run_summary.json"]
+    for steps in ((), ("--steps", "3:5")):
+        profiled = cluster.run("profile", job_id, *steps, "--output", tmp_path / "trace.json")
+        assert profiled.stderr.endswith("trace.json: profile_3_5.json, the steps as they were\n")
+        events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+        assert {event["args"]["step"] for event in events if event["ph"] == "X"} == {3, 4, 5}
+    by_plan = cluster.run("profile", job_id, "--plan", "--output", tmp_path / "plan.json")
+    assert by_plan.returncode == 0, by_plan.stderr
+    downloaded = cluster.run("files", "download", job_id, "--to", tmp_path / "files")
+    assert downloaded.returncode == 0, downloaded.stderr
+    summary = json.loads((tmp_path / "files" / "run_summary.json").read_text())
+    assert [attempt["end_step"] for attempt in summary["attempts"]] == [6]
 
 
 def test_the_same_job_again_does_not_compile(cluster, mnist):

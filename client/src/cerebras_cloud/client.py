@@ -11,7 +11,7 @@ from typing import Self
 
 from cerebras_cloud.bundles import Bundles
 from cerebras_cloud.connection import Endpoint, find_endpoint
-from cerebras_cloud.files import Artifacts, Checkpoints
+from cerebras_cloud.files import Artifacts, Checkpoints, Files
 from cerebras_cloud.jobs import Jobs
 from cerebras_cloud.transport import Patience, Transport
 from cerebras_contract.wire import ClusterView
@@ -36,6 +36,7 @@ class Client:
         self.bundles = Bundles(self._transport)
         self.checkpoints = Checkpoints(self._transport)
         self.artifacts = Artifacts(self._transport)
+        self.files = Files(self._transport)
         self.cluster = Cluster(self._transport)
 
     def close(self) -> None:

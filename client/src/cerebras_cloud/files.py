@@ -1,4 +1,4 @@
-"""`client.checkpoints` and `client.artifacts`: folders of files, downloaded complete or not at all."""
+"""`client.checkpoints`, `client.artifacts` and `client.files`: files, downloaded complete or not at all."""
 
 import hashlib
 import tempfile
@@ -10,7 +10,7 @@ import httpx
 
 from cerebras_cloud.errors import BadInput, ConnectionLost, DownloadDamaged
 from cerebras_cloud.transport import Transport, job_path
-from cerebras_contract.jobs import ArtifactView, CheckpointList, CheckpointView
+from cerebras_contract.jobs import ArtifactView, CheckpointList, CheckpointView, FileList, FileView
 from cerebras_contract.run_directory import CHECKPOINT_FOLDER_PREFIX
 
 
@@ -58,6 +58,35 @@ class Artifacts:
         """Download every file of the artifact to the new folder `to`; returns it."""
         artifact = self.get(job_id)
         _download_folder(self._transport, job_path(job_id, "artifact", "files"), artifact.files, to)
+        return to
+
+
+class Files:
+    """What a job's process has left beside its checkpoints: profiles, `run_summary.json`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def list(self, job_id: str) -> tuple[FileView, ...]:
+        """The files that were kept, the newest last."""
+        response = self._transport.request("GET", job_path(job_id, "files"))
+        return tuple(FileList.model_validate_json(response.content).files)
+
+    def download(self, job_id: str, name: str, to: Path) -> Path:
+        """Download one of them to the file `to`, which is replaced if it is there; returns it."""
+        to.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{to.name}.", dir=to.parent) as temporary:
+            target = Path(temporary) / "file"
+            _download_file(self._transport, job_path(job_id, "files", quote(name, safe="")), target)
+            target.replace(to)
+        return to
+
+    def download_all(self, job_id: str, to: Path) -> Path:
+        """Download every file to the new folder `to`; returns it. Raises `BadInput` where there is none."""
+        names = [file.name for file in self.list(job_id)]
+        if not names:
+            raise BadInput(f"{job_id} has left no file: it has not begun to train.")
+        _download_folder(self._transport, job_path(job_id, "files"), names, to)
         return to
 
 

@@ -21,6 +21,7 @@ from cerebras_contract.errors import ErrorCode, ErrorReport
 from cerebras_contract.events import (
     ArtifactEvent,
     CheckpointEvent,
+    FileEvent,
     MetricEvent,
     ProgressEvent,
     TrainingStartsEvent,
@@ -115,6 +116,13 @@ def checkpoint(step):
     )
     (folder / CHECKPOINT_MANIFEST_FILE).write_text(manifest.model_dump_json())
     emit(CheckpointEvent, step=step, path=f"checkpoints/step_{step}")
+
+
+def leave(path, data=b"{}"):
+    """A file of the run directory that the job keeps."""
+    (directory.root / path).parent.mkdir(parents=True, exist_ok=True)
+    (directory.root / path).write_bytes(data)
+    emit(FileEvent, path=path)
 
 
 def wait_to_be_stopped():

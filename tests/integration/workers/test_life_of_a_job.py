@@ -57,6 +57,34 @@ def test_checkpoints_and_the_artifact_are_downloaded_as_they_were_written(shared
     assert shared_cluster.client.get(f"{base}/artifact/files/..%2F..%2Fapi_key").status_code == 404
 
 
+LEAVES = """
+compile_model()
+leave("profile_1_2.json", b"first")
+leave("code/traces/mine.json", b"second")
+leave("profile_1_2.json", b"newer")
+(directory.root / "link").symlink_to("/etc/passwd")
+emit(FileEvent, path="link")
+emit(FileEvent, path="../outside")
+emit(FileEvent, path="missing")
+leave("large.json", bytes(65 << 20))
+directory.summary.write_bytes(b"how it went")
+"""
+
+
+def test_files_that_a_job_leaves_are_kept_and_no_others(shared_cluster: Cluster) -> None:
+    job = shared_cluster.finished(shared_cluster.submit(LEAVES).id)
+    url = f"/v1/jobs/{job.id}/files"
+    files = shared_cluster.client.get(url).json()["files"]
+    assert {file["name"] for file in files} == {"profile_1_2.json", "mine.json", "run_summary.json"}
+    contents = {file["name"]: shared_cluster.client.get(f"{url}/{file['name']}").content for file in files}
+    assert contents == {"profile_1_2.json": b"newer", "mine.json": b"second", "run_summary.json": b"how it went"}
+    assert shared_cluster.client.get(f"{url}/link").status_code == 404
+    events = shared_cluster.client.get(f"/v1/jobs/{job.id}/events").json()["events"]
+    warnings = [event["message"] for event in events if event["kind"] == "warning"]
+    assert [warning.split(" ")[5] for warning in warnings] == ["link", "'../outside'", "missing", "large.json"]
+    assert "larger than 67108864 bytes" in warnings[3]
+
+
 def test_every_byte_of_the_log_arrives_and_the_beginning_once(shared_cluster: Cluster) -> None:
     job = shared_cluster.finished(shared_cluster.submit(ODD_BYTES).id)
     expected = b"shown by the compile stage, not twice\n" + bytes(range(256)) * 20 + b"no newline at the end"

@@ -11,6 +11,7 @@ from tests.integration.workers.harness import Cluster, run_cluster, until
 from cerebras_contract.errors import ErrorCode
 from cerebras_contract.jobs import JobView
 from cerebras_contract.states import JobStatus
+from cerebras_contract.summaries import AttemptEnd, RunSummary
 
 PATIENCE_SECONDS = 120.0  # real training imports torch and compiles
 pytestmark = pytest.mark.integration
@@ -135,6 +136,11 @@ def test_training_on_a_lost_worker_ends_as_if_nothing_had_happened(real_cluster:
     log = cluster.log_of(job.id).decode()
     assert f"Going on from checkpoints/step_{steps[-1]}: step {steps[-1]}, epoch" in log
     assert log.endswith("trained to its end\n")
+    summary = RunSummary.model_validate_json(cluster.client.get(f"/v1/jobs/{job.id}/files/run_summary.json").content)
+    killed, finished = summary.attempts
+    assert (killed.start_step, killed.reason) == (0, AttemptEnd.KILLED)
+    assert killed.end_step == finished.start_step == steps[-1]
+    assert (finished.end_step, finished.reason) == (32, AttemptEnd.FINISHED)
     assert len([key for key in values(cluster, job) if key[0] == "loss"]) == 32
     assert values(cluster, job) == values(cluster, undisturbed)
     assert saved_steps(cluster, job) == saved_steps(cluster, undisturbed) == [30, 32]
@@ -157,3 +163,8 @@ def test_a_job_whose_system_is_lost_goes_on_and_ends_as_an_undisturbed_one(real_
     assert "fault at step 15: the system is lost" in log
     assert "Going on from checkpoints/step_12: step 12" in log
     assert "Going on from checkpoints/step_20: step 20" in log
+    summary = RunSummary.model_validate_json(cluster.client.get(f"/v1/jobs/{job.id}/files/run_summary.json").content)
+    attempts = [(attempt.start_step, attempt.end_step, attempt.reason) for attempt in summary.attempts]
+    assert attempts == [
+        (0, 14, AttemptEnd.FAILED), (12, 21, AttemptEnd.FAILED), (20, 32, AttemptEnd.FINISHED)
+    ]  # fmt: skip

@@ -8,8 +8,9 @@ from tests.unit.controlplane.factories import make_job
 from cerebras_contract.events import MetricEvent, ProgressEvent, WarningEvent
 from cerebras_controlplane.db import Sessions, reading, writing
 from cerebras_controlplane.jobs.repository import find_job
+from cerebras_controlplane.models import StoredFile
 from cerebras_controlplane.storage.blobs import BlobStore
-from cerebras_controlplane.telemetry import checkpoints, logs, metrics
+from cerebras_controlplane.telemetry import checkpoints, files, logs, metrics
 from cerebras_controlplane.telemetry.events_reader import read_event_lines
 
 
@@ -49,6 +50,19 @@ def test_values_keep_every_bit_that_matters(sessions: Sessions) -> None:
     kept = {name: value for name, _, value in points(sessions, job_id)}
     assert math.isnan(kept.pop("nan"))
     assert kept == exact
+
+
+def test_a_job_has_so_many_files_at_most_and_a_newer_one_replaces_its_name(sessions: Sessions) -> None:
+    job_id = make_job(sessions)
+    with writing(sessions) as session:
+        job = find_job(session, job_id)
+        kept = [files.record(session, job, StoredFile(name=str(n), sha256="a", size_bytes=n)) for n in range(101)]
+        assert files.record(session, job, StoredFile(name="7", sha256="b", size_bytes=70))
+    assert kept == [True] * 100 + [False]
+    with reading(sessions) as session:
+        job = find_job(session, job_id)
+        assert len(files.list_files(session, job).files) == 100
+        assert next(file for file in files.stored_files(session, job) if file.name == "7").sha256 == "b"
 
 
 def test_the_log_is_one_stream_across_chunks(sessions: Sessions, blobs: BlobStore) -> None:

@@ -72,6 +72,8 @@ def test_faults_change_the_time_and_not_the_losses(run_folder):
 def test_a_profile_shows_the_steps_as_they_were(run_folder, capsys):
     _, at, *_ = run(run_folder, FAULTS, profile=(3, 4))
     path = run_folder / "profile_3_4.json"
+    lines = map(json.loads, (run_folder / "events.jsonl").read_text().splitlines())
+    assert path.name in [line["path"] for line in lines if line["kind"] == "file"]
     assert f"Wrote the profile of steps 3 to 4: {path}" in capsys.readouterr().out
     events = [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
     assert {event["args"]["step"] for event in events} == {3, 4}
@@ -98,7 +100,7 @@ def test_profile_steps_of_the_configuration_and_one_that_is_not_reached(run_fold
 
 def test_a_profile_of_no_steps_is_refused(tmp_path):
     with pytest.raises(ValueError, match="a first and a last step from 1 on, not of 5 to 3"):
-        Profile(5, 3, tmp_path / "profile.json")
+        Profile(5, 3, tmp_path / "profile.json", None)
 
 
 @pytest.mark.parametrize(

@@ -70,13 +70,21 @@ class TrainingStartsEvent(_RunEvent):
     log_offset_bytes: int
 
 
+class FileEvent(_RunEvent):
+    """A file of the run directory is complete and is to be kept with the job under its last name. `path` is relative
+    to the run directory, with forward slashes."""
+
+    kind: Literal["file"] = "file"
+    path: str
+
+
 class WarningEvent(_RunEvent):
     kind: Literal["warning"] = "warning"
     message: str
 
 
 RunEvent = Annotated[
-    MetricEvent | ProgressEvent | CheckpointEvent | ArtifactEvent | TrainingStartsEvent | WarningEvent,
+    MetricEvent | ProgressEvent | CheckpointEvent | ArtifactEvent | TrainingStartsEvent | FileEvent | WarningEvent,
     Field(discriminator="kind"),
 ]
 RUN_EVENT: TypeAdapter[RunEvent] = TypeAdapter(RunEvent)

@@ -106,6 +106,18 @@ class CheckpointList(ContractModel):
     checkpoints: list[CheckpointView]
 
 
+class FileView(ContractModel):
+    """A file that the job's process has left and that was kept: a profile, `run_summary.json`."""
+
+    name: str
+    created_at: float
+    size_bytes: int
+
+
+class FileList(ContractModel):
+    files: list[FileView]
+
+
 class ArtifactView(ContractModel):
     """An artifact and its files."""
 

@@ -247,6 +247,18 @@ class Metric(Base):
     sequence: Mapped[int]
 
 
+class JobFile(Base):
+    """A file that a job's process has left beside its checkpoints; a newer one of the same name replaces it."""
+
+    __tablename__ = "job_files"
+
+    job_number: Mapped[int] = mapped_column(ForeignKey("jobs.number"), primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    sha256: Mapped[str]
+    size_bytes: Mapped[int]
+    created_at: Mapped[float]
+
+
 class Checkpoint(Base):
     """A checkpoint whose files the blob store has acknowledged."""
 

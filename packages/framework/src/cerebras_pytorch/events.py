@@ -7,13 +7,16 @@ from typing import TypeVar
 from cerebras_contract.events import (
     ArtifactEvent,
     CheckpointEvent,
+    FileEvent,
     MetricEvent,
     ProgressEvent,
     TrainingStartsEvent,
     WarningEvent,
 )
 
-Event = TypeVar("Event", MetricEvent, ProgressEvent, CheckpointEvent, ArtifactEvent, TrainingStartsEvent, WarningEvent)
+Event = TypeVar(
+    "Event", MetricEvent, ProgressEvent, CheckpointEvent, ArtifactEvent, TrainingStartsEvent, FileEvent, WarningEvent
+)
 
 
 class EventWriter:

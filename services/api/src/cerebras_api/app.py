@@ -11,7 +11,7 @@ from fastapi import Depends, FastAPI
 from cerebras_api.context import authorize, open_context
 from cerebras_api.errors import handle_errors
 from cerebras_api.guard import Guard
-from cerebras_api.routes import artifacts, bundles, checkpoints, cluster, jobs, stream, telemetry
+from cerebras_api.routes import artifacts, bundles, checkpoints, cluster, files, jobs, stream, telemetry
 from cerebras_contract.wire import API_PREFIX, ErrorResponse
 from cerebras_controlplane.jobs.reconcile import sweep_until
 from cerebras_controlplane.settings import Settings
@@ -45,7 +45,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.context = context
     app.include_router(cluster.public, prefix=API_PREFIX, responses=ERRORS)
-    for room in (cluster, bundles, jobs, telemetry, stream, checkpoints, artifacts):
+    for room in (cluster, bundles, jobs, telemetry, stream, checkpoints, artifacts, files):
         app.include_router(room.router, prefix=API_PREFIX, dependencies=[Depends(authorize)], responses=ERRORS)
     handle_errors(app)
     app.add_middleware(Guard, allowed_hosts=settings.allowed_hosts)

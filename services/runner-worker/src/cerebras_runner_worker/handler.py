@@ -6,7 +6,7 @@ from cerebras_contract.run_directory import RunDirectory
 from cerebras_contract.states import StageKind
 from cerebras_controlplane.artifacts.materialize import materialize
 from cerebras_controlplane.jobs.claim import Claim
-from cerebras_controlplane.worker.resuming import lay_checkpoint
+from cerebras_controlplane.worker.resuming import lay_checkpoint, lay_summary
 from cerebras_controlplane.worker.tools import StageHandler, Tools
 
 
@@ -22,9 +22,11 @@ class ExecuteHandler(StageHandler):
 
     @override
     def prepare(self, tools: Tools, claim: Claim, directory: RunDirectory) -> None:
-        """Copy the artifact to `compile/`, read-only, and the checkpoint to go on from to `checkpoints/`."""
+        """Copy the artifact to `compile/`, read-only, the checkpoint to go on from to `checkpoints/`,
+        and the summary of the attempts before."""
         materialize(tools.sessions, tools.blobs, claim.job_id, directory.compile)
         lay_checkpoint(tools, claim, directory)
+        lay_summary(tools, claim, directory)
 
     @override
     def complete(self, tools: Tools, claim: Claim, directory: RunDirectory) -> None:

@@ -54,9 +54,13 @@ def read_left(root: Path, *parts: str, limit_bytes: int) -> bytes:
     return data
 
 
-def store_left(blobs: BlobStore, root: Path, *parts: str, expected_sha256: str | None = None) -> StoredFile:
-    """Keep a left file as a blob; raises `LeftFilesError` if its digest is not the expected one."""
+def store_left(
+    blobs: BlobStore, root: Path, *parts: str, expected_sha256: str | None = None, limit_bytes: int | None = None
+) -> StoredFile:
+    """Keep a left file as a blob; raises `LeftFilesError` if its digest is not the expected one, or it is too large."""
     with open_left(root, *parts) as file:
+        if limit_bytes is not None and os.fstat(file.fileno()).st_size > limit_bytes:
+            raise LeftFilesError(f"{'/'.join(parts)} is larger than {limit_bytes} bytes")
         sha256, size_bytes = blobs.put_stream(file)
     if expected_sha256 not in (None, sha256):
         raise LeftFilesError(f"{'/'.join(parts)} is not the file that its manifest names: the digests differ")

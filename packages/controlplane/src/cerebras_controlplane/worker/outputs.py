@@ -14,6 +14,8 @@ from cerebras_controlplane.worker.left_files import LeftFilesError, read_left, s
 
 MAX_MANIFEST_BYTES = 64 << 20
 MAX_RESULT_BYTES = 1 << 20
+MAX_FILE_BYTES = 64 << 20
+MAX_NAME_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,22 @@ def keep_artifact(blobs: BlobStore, directory: RunDirectory) -> KeptArtifact:
         raise LeftFilesError(f"{MANIFEST_FILE} is not an artifact's manifest") from None
     files = _keep(blobs, directory, folder, MANIFEST_FILE, manifest.digests)
     return KeptArtifact(manifest.artifact_key, files)
+
+
+def keep_file(blobs: BlobStore, directory: RunDirectory, path: str) -> StoredFile:
+    """Keep a file of the run directory; raises `LeftFilesError` for one that is too large or that is none."""
+    parts = path.split("/")
+    if not parts[-1].isprintable() or len(parts[-1]) > MAX_NAME_CHARACTERS:
+        raise LeftFilesError(f"{path[:MAX_NAME_CHARACTERS]!r} is no name that can be kept")
+    return store_left(blobs, directory.root, *parts, limit_bytes=MAX_FILE_BYTES)
+
+
+def keep_summary(blobs: BlobStore, directory: RunDirectory) -> StoredFile | None:
+    """Keep `run_summary.json` as it is now; None where there is none that can be read."""
+    try:
+        return keep_file(blobs, directory, directory.summary.name)
+    except LeftFilesError:
+        return None
 
 
 def _keep(

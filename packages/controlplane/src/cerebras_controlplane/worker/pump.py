@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from cerebras_contract.events import (
     ArtifactEvent,
     CheckpointEvent,
+    FileEvent,
     MetricEvent,
     ProgressEvent,
     RunEvent,
@@ -20,11 +21,11 @@ from cerebras_contract.run_directory import RunDirectory
 from cerebras_controlplane.db import writing
 from cerebras_controlplane.jobs.claim import Claim, hold
 from cerebras_controlplane.jobs.state import CHECKPOINT_EVENT, record_event
-from cerebras_controlplane.models import Job
-from cerebras_controlplane.telemetry import checkpoints, logs, metrics
+from cerebras_controlplane.models import Job, StoredFile
+from cerebras_controlplane.telemetry import checkpoints, files, logs, metrics
 from cerebras_controlplane.telemetry.events_reader import message_of, read_event_lines
 from cerebras_controlplane.worker.left_files import LeftFilesError
-from cerebras_controlplane.worker.outputs import KeptCheckpoint, keep_checkpoint
+from cerebras_controlplane.worker.outputs import KeptCheckpoint, keep_checkpoint, keep_file
 from cerebras_controlplane.worker.tools import Tools
 
 READ_BYTES = 1 << 20
@@ -48,6 +49,7 @@ class Arrival:
 
     events: list[RunEvent]
     kept: list[KeptCheckpoint]
+    files: list[StoredFile]
     warnings: list[str]
     log_sha256: str | None
     log_size_bytes: int
@@ -119,6 +121,7 @@ class Pump:
 
     def _store(self, events: list[RunEvent], unreadable: int, data: bytes) -> Arrival:
         kept: list[KeptCheckpoint] = []
+        stored: list[StoredFile] = []
         warnings = [message_of(event) for event in events if isinstance(event, WarningEvent)]
         if unreadable:
             warnings.append(f"{unreadable} lines of events.jsonl could not be read and were left out")
@@ -130,9 +133,15 @@ class Pump:
                     if not self._directory.checkpoint(event.step).exists():
                         continue  # let go for a newer one before it could be kept
                     warnings.append(f"the checkpoint of step {event.step} was not kept: {error}")
+            if isinstance(event, FileEvent):
+                try:
+                    stored.append(keep_file(self._tools.blobs, self._directory, event.path))
+                except LeftFilesError as error:
+                    warnings.append(f"a file was not kept: {error}")
         return Arrival(
             events=events,
             kept=kept,
+            files=stored,
             warnings=warnings[: MAX_WARNINGS - self._at.warnings],
             log_sha256=self._tools.blobs.put_bytes(data) if data else None,
             log_size_bytes=len(data),
@@ -156,6 +165,9 @@ def _record(session: Session, job: Job, arrival: Arrival) -> None:
         if kept.event.keep is not None:
             checkpoints.let_go(session, job, kept.event.keep, kept.event.keep_every)
         record_event(session, job, CHECKPOINT_EVENT, f"checkpoint of step {kept.event.step}")
+    for file in arrival.files:
+        if not files.record(session, job, file):
+            record_event(session, job, "warning", f"{file.name} was not kept: a job has {files.MAX_FILES} at most")
     for warning in arrival.warnings:
         record_event(session, job, "warning", warning)
     if arrival.log_sha256 is not None:

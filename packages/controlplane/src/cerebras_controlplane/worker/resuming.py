@@ -1,4 +1,4 @@
-"""Lays the checkpoint that an attempt goes on from into its run directory."""
+"""Lays into an attempt's run directory what it goes on from: a checkpoint, and the summary of those before."""
 
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from cerebras_controlplane.jobs.repository import find_job
 from cerebras_controlplane.jobs.state import record_event
 from cerebras_controlplane.models import Checkpoint
 from cerebras_controlplane.telemetry.checkpoints import find_checkpoint, newest_checkpoint
+from cerebras_controlplane.telemetry.files import stored_files
 from cerebras_controlplane.worker.tools import Tools
 
 
@@ -32,6 +33,15 @@ def lay_checkpoint(tools: Tools, claim: Claim, directory: RunDirectory) -> None:
     with writing(tools.sessions) as session:
         job = hold(session, claim).job
         record_event(session, job, f"{claim.kind}.resumes", f"from the checkpoint of step {checkpoint.step}, {whose}")
+
+
+def lay_summary(tools: Tools, claim: Claim, directory: RunDirectory) -> None:
+    """What is known of the attempts before, so that this one is written behind them."""
+    with reading(tools.sessions) as session:
+        kept = stored_files(session, find_job(session, claim.job_id))
+    for file in kept:
+        if file.name == directory.summary.name:
+            tools.blobs.copy_to(file.sha256, directory.summary)
 
 
 def _named(session: Session, reference: CheckpointReference) -> Checkpoint:

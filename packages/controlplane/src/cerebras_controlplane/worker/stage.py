@@ -21,8 +21,9 @@ from cerebras_controlplane.jobs.repository import attempts_without_progress
 from cerebras_controlplane.models import Stage
 from cerebras_controlplane.queue.outbox import ring_noted
 from cerebras_controlplane.sandbox.process import Launch, ProcessEnd, UserProcess, start
+from cerebras_controlplane.telemetry import files
 from cerebras_controlplane.worker.lease import Lease
-from cerebras_controlplane.worker.outputs import read_result
+from cerebras_controlplane.worker.outputs import keep_summary, read_result
 from cerebras_controlplane.worker.pump import Pump
 from cerebras_controlplane.worker.run_folder import run_directory
 from cerebras_controlplane.worker.tools import StageHandler, Tools
@@ -167,7 +168,10 @@ def _ended(
         pump.carry_rest()
         if error is None:
             handler.complete(tools, claim, directory)
+        summary = keep_summary(tools.blobs, directory)
         with writing(tools.sessions) as session:
+            if summary is not None:
+                files.record(session, hold(session, claim).job, summary)
             _finish(session, hold(session, claim), ending, error, tools.settings.max_attempts)
     except OperationalError as away:
         log.warning("cannot reach the database", reason=type(away).__name__)

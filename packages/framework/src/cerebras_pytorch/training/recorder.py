@@ -3,7 +3,14 @@
 import time
 from pathlib import Path
 
-from cerebras_contract.events import CheckpointEvent, MetricEvent, ProgressEvent, TrainingStartsEvent, WarningEvent
+from cerebras_contract.events import (
+    CheckpointEvent,
+    FileEvent,
+    MetricEvent,
+    ProgressEvent,
+    TrainingStartsEvent,
+    WarningEvent,
+)
 from cerebras_pytorch.events import EventWriter
 from cerebras_pytorch.log import logger
 from cerebras_pytorch.memory import PeakMemory
@@ -49,6 +56,7 @@ class Recorder:
         self, process: Process, settings: RunSettings, events: EventWriter, clock: DeviceClock, memory: PeakMemory
     ) -> None:
         self._settings = settings
+        self._root = process.run_directory.root
         self._events = events
         self._clock = clock
         self.memory = memory
@@ -68,6 +76,7 @@ class Recorder:
 
     def training_starts(self, log_offset_bytes: int) -> None:
         self._events.append(TrainingStartsEvent, log_offset_bytes=log_offset_bytes)
+        self.wrote(self._summary.path)
 
     def goes_on_from(self, step: int) -> None:
         """The first step that is trained is the one after this."""
@@ -100,6 +109,13 @@ class Recorder:
         keep, keep_every = self._settings.keep_checkpoints, self._settings.keep_checkpoints_every
         self._events.append(CheckpointEvent, step=step, path=str(path), keep=keep, keep_every=keep_every)
         logger.info(f"Saved checkpoint at step {step}: {path}")
+        self._summary.reached(step)
+        self.wrote(self._summary.path)
+
+    def wrote(self, path: Path) -> None:
+        """A file is complete that a job is to keep, if it is in the run directory."""
+        if path.resolve().is_relative_to(self._root.resolve()):
+            self._events.append(FileEvent, path=path.resolve().relative_to(self._root.resolve()).as_posix())
 
     def warning(self, message: str) -> None:
         self._warnings += 1

@@ -192,12 +192,7 @@ class TrainingSession:
         root = self._process.run_directory.root
         if first <= self.step:
             raise ValueError(f"a profile from step {first} on cannot be made any more: step {self.step} has ended")
-        if self._process.stage is not None:
-            self.recorder.warning(
-                "a profile is a file of the run directory, which a job does not keep: see its plan"
-                " with `cerebras-cloud profile JOB`"
-            )
-        self.profiles.append(Profile(first, last, path or root / f"profile_{first}_{last}.json"))
+        self.profiles.append(Profile(first, last, path or root / f"profile_{first}_{last}.json", self.recorder))
 
     def log_metrics(self, values: dict[str, float]) -> None:
         """Values of the step in progress, or of the last one where none is."""
@@ -240,7 +235,7 @@ class TrainingSession:
         self._saver.wait()
         self._announce()
         for profile in self.profiles:
-            profile.end(self.step, self.recorder.warning)
+            profile.end(self.step)
         self.recorder.finished(self.step, self.compiled.update.loss_scaler)
 
     def close(self) -> None:
@@ -276,7 +271,7 @@ class TrainingSession:
         self._position.update(trained=True)
         trained = self.compiled.clock.take_steps()
         for profile in self.profiles:
-            profile.step(self.step, trained, logger.info)
+            profile.step(self.step, trained)
         self._heed_non_finite(loss)
 
     def _heed_non_finite(self, loss: float | None) -> None:

@@ -18,7 +18,7 @@ class SummaryFile:
     """This attempt, behind those before it. One that never said how it ended was killed."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._earlier = [_ended(attempt) for attempt in _read(path)]
         number = self._earlier[-1].number + 1 if self._earlier else 1
         self._now = Attempt(number=number, start_step=0, end_step=0, started_at=time.time())
@@ -56,13 +56,13 @@ class SummaryFile:
     def _write(self, *, to_disk: bool) -> None:
         """Complete or not at all."""
         summary = RunSummary(attempts=[*self._earlier, self._now])
-        partial = self._path.with_name(f".{self._path.name}.partial")
+        partial = self.path.with_name(f".{self.path.name}.partial")
         with partial.open("w", encoding="utf-8") as file:
             file.write(summary.model_dump_json(indent=2) + "\n")
             if to_disk:
                 file.flush()
                 os.fsync(file.fileno())
-        partial.replace(self._path)
+        partial.replace(self.path)
 
 
 def _read(path: Path) -> list[Attempt]:
