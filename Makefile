@@ -39,6 +39,7 @@ soak: install    ## kill a process that saves checkpoints 200 times
 bench: install   ## ratios against what a user would use instead, in one run
 	$(BIN)/python tests/bench/bench_training.py
 	$(BIN)/python tests/bench/bench_steps.py
+	$(BIN)/python tests/bench/bench_loader.py
 	$(BIN)/python tests/bench/bench_compile.py
 	$(BIN)/python tests/bench/bench_precision.py
 	$(BIN)/python tests/bench/bench_streaming.py

@@ -8,6 +8,7 @@ import torch
 
 from cerebras_contract.errors import ErrorCode
 from cerebras_pytorch.data.position import Feed, seed_of
+from cerebras_pytorch.data.prefetch import PrefetchedFeed
 from cerebras_pytorch.data.random_state import random_state_kept, seed_generators
 from cerebras_wafer.errors import CompileError
 
@@ -19,7 +20,7 @@ class StepCounter(Protocol):
     def prefetch_batches(self) -> int:
         """How many batches are prepared beside training; 0: as the torch loader does by itself."""
 
-    def batches(self, feed: Feed, *, leftovers: int) -> Iterator[Any]:
+    def batches(self, feed: Feed | PrefetchedFeed, *, leftovers: int) -> Iterator[Any]:
         """One epoch of `feed`, of which up to so many batches may be smaller than the others."""
 
 
@@ -40,7 +41,7 @@ class DataLoader:
             raise TypeError(f"a DataLoader wraps an iterable of batches, not {name}")
         self.source: Iterable[Any] = source
         self._counter: StepCounter | None = None
-        self._feed: Feed | None = None
+        self._feed: Feed | PrefetchedFeed | None = None
         self._seed: int | None = None
         self._looked_at: list[Any] = []
         self._begun: Iterator[Any] | None = None
@@ -99,8 +100,12 @@ class DataLoader:
         """Make this the training loader of a session; None: of none any more."""
         self._counter = counter
         if counter:
-            self._feed = Feed(self.source, self.seed, self._looked_at, self._begun, counter.prefetch_batches)
+            feed = Feed(self.source, self.seed, self._looked_at, self._begun)
             self._looked_at, self._begun = [], None
+            is_prefetched = counter.prefetch_batches and not getattr(self.source, "num_workers", 0)
+            self._feed = PrefetchedFeed(feed, counter.prefetch_batches) if is_prefetched else feed
+        elif self._feed:
+            self._feed.end()
 
     @property
     def seed(self) -> int:

@@ -70,18 +70,11 @@ class Position:
 class Feed:
     """What a training loader yields, epoch by epoch.
 
-    `begun` is an iterator of a source that may not begin again, and `looked_at` what was taken from it already. Of a
-    map dataset that the torch loader reads in this process, `prefetch_batches` are prepared in a worker process.
+    `begun` is an iterator of a source that may not begin again, and `looked_at` what was taken from it already. A
+    source that `goes_on` is where it was when it is iterated once more.
     """
 
-    def __init__(
-        self,
-        source: Iterable[Any],
-        seed: int,
-        looked_at: list[Any],
-        begun: Iterator[Any] | None,
-        prefetch_batches: int = 0,
-    ) -> None:
+    def __init__(self, source: Iterable[Any], seed: int, looked_at: list[Any], begun: Iterator[Any] | None) -> None:
         self.seed = seed
         self._source = source
         self._looked_at, self._begun = looked_at, begun
@@ -89,9 +82,9 @@ class Feed:
         self._own = OwnGenerators(seed)
         self._drawn = 0
         with self._own.seeded(seed):  # to ask may draw
-            self._goes_on = is_stream(source)
+            self.goes_on = is_stream(source)
         self._may_draw = not isinstance(source, (list, tuple))
-        self._positioned = _positioned(source, prefetch_batches)
+        self._positioned = _positioned(source)
 
     def epoch(self, number: int, past: Position | None = None) -> Iterator[Any]:
         """The batches of an epoch: of one that a run was resumed in, those behind `past`."""
@@ -105,7 +98,7 @@ class Feed:
         """An epoch that is trained on already: what may remember it is brought to where it was."""
         if self._positioned is not None:
             self._sampler_of(self._positioned).pass_by(number, record)
-        elif _may_remember(self._source) and not self._goes_on:
+        elif _may_remember(self._source) and not self.goes_on:
             for _ in islice(self._by_replay(number, None), record.batches + record.ended):
                 pass
 
@@ -123,12 +116,12 @@ class Feed:
 
     def _by_replay(self, number: int, past: Position | None) -> Iterator[Any]:
         skipped = past.batches if past else 0
-        if past and self._goes_on:
+        if past and self.goes_on:
             skipped = sum(epoch.batches for epoch in past.epochs) - self._drawn
         with self._own.seeded(seed_from(self.seed, number, "begin")):
             iterator = self._begin(number)
         for drawing in count():
-            place = (self._drawn,) if self._goes_on else (number, drawing)
+            place = (self._drawn,) if self.goes_on else (number, drawing)
             with self._own.seeded(seed_from(self.seed, *place)) if self._may_draw else nullcontext():
                 batch = next(iterator, None)
             if batch is None:
@@ -139,9 +132,12 @@ class Feed:
 
     def _begin(self, number: int) -> Iterator[Any]:
         looked_at, begun, self._looked_at, self._begun = self._looked_at, self._begun, [], None
-        if begun is not None and (number == 0 or self._goes_on):
+        if begun is not None and (number == 0 or self.goes_on):
             return chain(looked_at, begun)
         return iter(self._source)
+
+    def end(self) -> None:
+        """Nothing is to be given back."""
 
     def _sampler_of(self, loader: "DataLoader[Any]") -> "_PositionedBatches":
         sampler = loader.batch_sampler
@@ -171,12 +167,8 @@ def _may_remember(source: Iterable[Any]) -> bool:
     return not isinstance(source, (list, tuple))
 
 
-def _positioned(source: Iterable[Any], prefetch_batches: int) -> "DataLoader[Any] | None":
-    """A copy of a torch loader over a map dataset that can begin at any batch; None for another source.
-
-    To prefetch takes a process, not a thread: a dataset that changes its samples at random draws from the global
-    generators, which training draws from, too.
-    """
+def _positioned(source: Iterable[Any]) -> "DataLoader[Any] | None":
+    """A copy of a torch loader over a map dataset that can begin at any batch; None for another source."""
     if not isinstance(source, DataLoader) or type(source).__iter__ is not DataLoader.__iter__:
         return None
     if isinstance(source.dataset, IterableDataset) or source.batch_sampler is None:
@@ -184,8 +176,6 @@ def _positioned(source: Iterable[Any], prefetch_batches: int) -> "DataLoader[Any
     loader = copy.copy(source)
     # Past the check that a loader's sampler is not set anew: this one is our own copy, not iterated so far.
     vars(loader).update(batch_sampler=_PositionedBatches(source.batch_sampler), _iterator=None)
-    if prefetch_batches and not source.num_workers:
-        vars(loader).update(num_workers=1, prefetch_factor=prefetch_batches)
     return loader
 
 

@@ -16,7 +16,7 @@ class InputWait:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._started = self._looked_at = now()
-        self._waited = self._waited_before = 0.0
+        self.seconds = self._waited_before = 0.0
         self._steps_before = self._begun = 0.0
         self.steps = 0
 
@@ -26,7 +26,7 @@ class InputWait:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._waited += self._now() - self._begun
+        self.seconds += self._now() - self._begun
 
     def bottleneck(self) -> str | None:
         """What to say where the input takes a large part of the time since the last look."""
@@ -42,12 +42,12 @@ class InputWait:
     def look(self) -> float:
         """The share of waiting since this was last asked."""
         _, seconds, waited = self._since()
-        self._looked_at, self._waited_before, self._steps_before = self._now(), self._waited, self.steps
+        self._looked_at, self._waited_before, self._steps_before = self._now(), self.seconds, self.steps
         return waited / max(seconds, 1e-9)
 
     def _since(self) -> tuple[float, float, float]:
-        return self.steps - self._steps_before, self._now() - self._looked_at, self._waited - self._waited_before
+        return self.steps - self._steps_before, self._now() - self._looked_at, self.seconds - self._waited_before
 
     def __str__(self) -> str:
         seconds = max(self._now() - self._started, 1e-9)
-        return f"{self._waited:.1f} s, {self._waited / seconds:.0%} of the time"
+        return f"{self.seconds:.1f} s, {self.seconds / seconds:.0%} of the time"

@@ -7,6 +7,7 @@ written, signals heeded and max_steps reached.
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from cerebras_pytorch.checkpoints.save import Snapshot
 from cerebras_pytorch.checkpoints.saver import Saver
 from cerebras_pytorch.data.loader import DataLoader
 from cerebras_pytorch.data.position import Feed, Position
+from cerebras_pytorch.data.prefetch import PrefetchedFeed
 from cerebras_pytorch.endings import RunStopped
 from cerebras_pytorch.log import logger
 from cerebras_pytorch.process import Process
@@ -83,7 +85,7 @@ class TrainingSession:
     def prefetch_batches(self) -> int:
         return self._settings.prefetch_batches
 
-    def batches(self, feed: Feed, *, leftovers: int) -> Iterator[Any]:
+    def batches(self, feed: Feed | PrefetchedFeed, *, leftovers: int) -> Iterator[Any]:
         """One epoch of full batches, up to the last step. Asking for a batch ends the step before.
 
         After a resume, epochs that were trained on yield nothing. The state is put back where the checkpoint was
@@ -104,8 +106,9 @@ class TrainingSession:
             if self._is_last_step():
                 self._refuse_endless_loop()
                 return
-            with self.recorder.input_wait:
+            with nullcontext() if begun else self.recorder.input_wait:  # to come back to a place is no waiting
                 batch = next(full, None)
+            begun = None
             if batch is None:
                 return
             self._prepare_step()
