@@ -10,6 +10,7 @@ from cerebras_cloud.errors import BundleError
 from cerebras_cloud.stream import FollowEvent
 from cerebras_cloud.submission import Submission
 from cerebras_cloud.transport import Transport, idempotent, job_path
+from cerebras_contract.faults import SentFault
 from cerebras_contract.jobs import (
     JobEvent,
     JobEventList,
@@ -78,6 +79,13 @@ class Jobs:
     def cancel(self, job_id: str) -> JobView:
         """Ask for a job's end. It is over when its status says so; cancelling twice is no error."""
         return JobView.model_validate_json(self._transport.request("POST", job_path(job_id, "cancel")).content)
+
+    def send_fault(self, job_id: str, fault: SentFault) -> JobView:
+        """Let something go wrong on the system of a job that trains, or that will."""
+        headers = idempotent(uuid.uuid4().hex) | {"Content-Type": "application/json"}
+        body = fault.model_dump_json(exclude_none=True).encode()
+        response = self._transport.request("POST", job_path(job_id, "faults"), body=body, headers=headers)
+        return JobView.model_validate_json(response.content)
 
     def events(self, job_id: str) -> tuple[JobEvent, ...]:
         response = self._transport.request("GET", job_path(job_id, "events"))

@@ -28,7 +28,7 @@ from cerebras_contract.events import (
 )
 from cerebras_contract.run_directory import RunDirectory, StageResult
 
-_, _, _, _, phase, _, root, _, attempt, script, *arguments = sys.argv
+_, _, _, _, phase, _, root, script, *arguments = sys.argv
 directory = RunDirectory(Path(root))
 sequence = 0
 stopped = False

@@ -146,6 +146,34 @@ def test_training_on_a_lost_worker_ends_as_if_nothing_had_happened(real_cluster:
     assert saved_steps(cluster, job) == saved_steps(cluster, undisturbed) == [30, 32]
 
 
+def test_faults_are_sent_to_a_job_that_trains(real_cluster: Cluster) -> None:
+    """The link becomes slow, then the system is lost: it ends with the losses of an undisturbed job."""
+    cluster = real_cluster
+    configuration = {"runconfig": {"checkpoint_steps": 4, "log_steps": 1}}
+    cluster.start_workers()
+    job = cluster.submit(TRAINING, arguments=["0.3"], configuration=configuration)
+    url = f"/v1/jobs/{job.id}/faults"
+    until(lambda: bool(saved_steps(cluster, job)), "a checkpoint", PATIENCE_SECONDS)
+    slow = {"kind": "slow_link", "factor": 1000, "steps": 3}
+    assert cluster.client.post(url, json=slow).status_code == 202
+    until(lambda: b"1,000 times slower for 3 steps" in cluster.log_of(job.id), "the slow link", PATIENCE_SECONDS)
+    assert cluster.client.post(url, json={"kind": "lose_system"}).status_code == 202
+    until(lambda: cluster.job(job.id).stages[1].attempts == 2, "another attempt", PATIENCE_SECONDS)
+    for wrong in ({"kind": "slow_link"}, {"kind": "lose_system", "mean_steps": 3}, {"kind": "fire"}):
+        assert cluster.client.post(url, json=wrong).status_code == 422
+    undisturbed = cluster.submit(TRAINING, arguments=["0"], configuration=configuration)
+    for one in (job, undisturbed):
+        until(lambda one=one: cluster.job(one.id).finished_at is not None, "the end of training", PATIENCE_SECONDS)
+    job, undisturbed = cluster.finished(job.id), cluster.finished(undisturbed.id)
+    losses = [
+        {key: value for key, (value, _) in values(cluster, one).items() if key[0] == "loss"}
+        for one in (job, undisturbed)
+    ]
+    assert losses[0] == losses[1]
+    assert cluster.log_of(job.id).count(b"the system is lost") == 1
+    assert cluster.client.post(url, json={"kind": "lose_system"}).status_code == 409
+
+
 def test_a_job_whose_system_is_lost_goes_on_and_ends_as_an_undisturbed_one(real_cluster: Cluster) -> None:
     cluster = real_cluster
     runconfig = {"checkpoint_steps": 4}

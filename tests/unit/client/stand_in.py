@@ -65,6 +65,8 @@ class StandIn:
     bundles: dict[str, bytes] = field(default_factory=dict)
     specs: dict[str, JobSpec] = field(default_factory=dict)
     """The jobs made, by idempotency key."""
+    sent_faults: dict[str, str] = field(default_factory=dict)
+    """By idempotency key."""
     metrics: dict[str, float] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
     holds: bool = False
@@ -139,6 +141,11 @@ def _add_submission(app: FastAPI, stand_in: StandIn) -> None:
         spec = JobSpec.model_validate_json(await request.body())
         stand_in.specs[request.headers["idempotency-key"]] = spec
         return Response(job_view(JobStatus.QUEUED).model_dump_json(), 201)
+
+    @app.post("/v1/jobs/{job_id}/faults")
+    async def send_fault(job_id: str, request: Request) -> Response:
+        stand_in.sent_faults[request.headers["idempotency-key"]] = (await request.body()).decode()
+        return Response(job_view(JobStatus.RUNNING).model_dump_json(), 202)
 
 
 def _add_reading(app: FastAPI, stand_in: StandIn) -> None:

@@ -52,6 +52,27 @@ def test_the_checkpoint_command_of_the_summary_works(connected, stand_in, comman
     assert (tmp_path / "checkpoints" / "step_3" / "model.safetensors").read_bytes() == b"weights"
 
 
+def test_a_fault_is_sent_once_though_its_answer_was_lost(connected, stand_in, command, capfd):
+    stand_in.faults.append(503)
+    assert command("fault", JOB_ID, "slow_link", "--factor", "8", "--steps", "20") == 0
+    assert capfd.readouterr().out == f"{JOB_ID} is running\n"
+    assert list(stand_in.sent_faults.values()) == ['{"kind":"slow_link","factor":8.0,"steps":20}']
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("slow_link",), "error: slow_link needs factor."),
+        (("lose_system", "--count", "3"), "error: lose_system takes no count."),
+        (("defects", "--count", "0"), "error: --count: Input should be greater than 0."),
+    ],
+)
+def test_a_fault_that_is_none_is_told_before_anything_is_sent(connected, stand_in, command, capfd, words, told):
+    assert command("fault", JOB_ID, *words) == ExitCode.BAD_INPUT
+    assert told in capfd.readouterr().err
+    assert not stand_in.requests
+
+
 def test_logs_that_are_followed_hold_nothing_else(connected, stand_in, command, capfdbinary):
     stand_in.events = story(LOG, job_view(JobStatus.SUCCEEDED))
     assert command("logs", "-f", JOB_ID) == 0

@@ -122,3 +122,29 @@ def test_a_fault_that_is_wrong_is_told_with_its_place(event, message):
     assert caught.value.report.line == 3
     if "stepp" in event:
         assert caught.value.report.advice == "Did you mean 'step'?"
+
+
+def test_a_fault_is_sent_to_a_run_by_a_line_of_its_file(run_folder, capsys):
+    """One without a step happens at the next; what is no fault is told and left out."""
+    with cbt.init_context() as context:
+        context.set_run_config(cbt.utils.config.RunConfig(log_steps=1, target_device="CSX"))
+        torch.manual_seed(0)
+        model = Network()
+        optimizer, criterion = torch.optim.Adam(model.parameters()), torch.nn.CrossEntropyLoss()
+        batches = cbt.utils.data.DataLoader(loader())
+        compiled = cbt.compile(model, optimizer, criterion, batches)
+        cycles = []
+        for step, batch in enumerate(batches, start=1):
+            compiled.train_step(*batch)
+            cycles.append(context.session.compiled.clock.plan.step_cycles)
+            if step == 2:
+                with (run_folder / "faults.jsonl").open("a") as file:
+                    file.write('{"kind": "stalled_input", "seconds": 2}\n{"kind": "fire"}\n{"kind": "slow_li')
+            if step == 3:
+                with (run_folder / "faults.jsonl").open("a") as file:
+                    file.write('nk", "factor": 100000, "step": 5}\n')
+    sound = cycles[0]
+    assert cycles[1] == cycles[3] == sound < min(cycles[2], cycles[4])
+    printed = capsys.readouterr().out
+    assert "fault at step 3: the input stalls for 2 s" in printed
+    assert "a line of faults.jsonl is no fault and is left out" in printed

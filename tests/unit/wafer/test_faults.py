@@ -35,8 +35,6 @@ def test_each_fault_lasts_as_long_as_it_says():
     assert [one.defects for one in conditions(faults)] == [0, 0, 5, 5, 5, 12, 12, 12]
     assert [one.stalled_seconds for one in conditions(faults)] == [0, 0, 0, 0, 0, 0, 0.5, 0]
     assert [faults.loses_system(step) for step in range(1, 9)] == [False] * 4 + [True] + [False] * 3
-    assert faults.losses_until(4) == 0
-    assert faults.losses_until(8) == 1
 
 
 def test_drawn_faults_are_those_of_the_seed_wherever_one_begins_to_ask():

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cerebras_cloud.cli import artifacts, checkpoints, files, jobs, plan, profile, submit, systems, telemetry
+from cerebras_cloud.cli import artifacts, checkpoints, faults, files, jobs, plan, profile, submit, systems, telemetry
 from cerebras_cloud.cli.output import say
 from cerebras_cloud.errors import CloudError, ExitCode, exit_code_of
 from cerebras_contract.errors import ReportedError
@@ -49,7 +49,7 @@ def build_app() -> typer.Typer:
         rich_markup_mode=None,
     )
     app.callback()(_options)
-    for module in (submit, plan, jobs, telemetry, checkpoints, artifacts, files, profile, systems):
+    for module in (submit, plan, jobs, telemetry, checkpoints, artifacts, files, profile, faults, systems):
         module.register(app)
     for plugin in entry_points(group=PLUGIN_GROUP):
         try:

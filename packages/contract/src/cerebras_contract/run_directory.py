@@ -62,6 +62,11 @@ class RunDirectory:
         return self.root / "run_summary.json"
 
     @property
+    def faults(self) -> Path:
+        """Append-only, one `SentFault` a line: faults that are sent to a run while it trains."""
+        return self.root / "faults.jsonl"
+
+    @property
     def logs(self) -> Path:
         return self.root / "logs"
 

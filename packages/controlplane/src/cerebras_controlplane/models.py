@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from cerebras_contract.errors import ErrorReport
 from cerebras_contract.events import ProgressEvent
+from cerebras_contract.faults import SentFault
 from cerebras_contract.jobs import JobSpec
 from cerebras_contract.model import ContractModel
 from cerebras_contract.states import JobStatus, StageKind, StageStatus
@@ -84,6 +85,7 @@ class Base(DeclarativeBase):
         list[StoredFile]: JsonOf(list[StoredFile]),
         ErrorReport: JsonOf(ErrorReport),
         ProgressEvent: JsonOf(ProgressEvent),
+        SentFault: JsonOf(SentFault),
         JobSpec: JsonOf(JobSpec),
         JobStatus: _text_of(JobStatus),
         StageKind: _text_of(StageKind),
@@ -257,6 +259,19 @@ class JobFile(Base):
     sha256: Mapped[str]
     size_bytes: Mapped[int]
     created_at: Mapped[float]
+
+
+class JobFault(Base):
+    """A fault that was sent to a job; `delivered` once the run directory of an attempt has it."""
+
+    __tablename__ = "job_faults"
+
+    job_number: Mapped[int] = mapped_column(ForeignKey("jobs.number"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    """From 1 within a job, in the order in which they were sent."""
+    fault: Mapped[SentFault]
+    idempotency_key: Mapped[str | None]
+    delivered: Mapped[bool] = mapped_column(default=False)
 
 
 class Checkpoint(Base):

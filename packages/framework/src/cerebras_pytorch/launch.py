@@ -27,7 +27,7 @@ def main() -> int:
     """Run the stage, leave `result.json`, and return the exit status."""
     arguments = _parse(sys.argv[1:])
     directory = RunDirectory(arguments.run_dir.resolve())
-    process = Process(directory, stage=StageKind(arguments.phase), attempt=arguments.attempt)
+    process = Process(directory, stage=StageKind(arguments.phase))
     set_current_process(process)
     process.reserve_room()
     heed_signals(process)
@@ -45,7 +45,6 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="cerebras_pytorch.launch", allow_abbrev=False)
     parser.add_argument("--phase", choices=list(StageKind), required=True)
     parser.add_argument("--run-dir", type=Path, required=True)
-    parser.add_argument("--attempt", type=int, default=1)
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     return parser.parse_args(arguments)

@@ -43,8 +43,6 @@ class Process:
     stop_requested: bool = False
     checkpoint_requested: bool = False
     training: bool = False
-    attempt: int | None = None
-    """Which attempt at a job's stage this is, from 1; None by hand."""
     summary: SummaryFile | None = None
 
     def log_size_bytes(self) -> int:
@@ -55,11 +53,9 @@ class Process:
         return status.st_size if status and stat.S_ISREG(status.st_mode) else 0
 
     @property
-    def losses_before(self) -> int:
-        """How many times the system was lost before this attempt; of a job, as many as there were attempts."""
-        if self.attempt is not None:
-            return self.attempt - 1
-        return self.summary.losses_before if self.summary else 0
+    def lost_in(self) -> set[int]:
+        """The steps in which attempts before this one have lost their system."""
+        return self.summary.lost_in if self.summary else set()
 
     def begin(self) -> None:
         """Forget an earlier run in the same place or process."""

@@ -22,6 +22,7 @@ from cerebras_controlplane.models import Stage
 from cerebras_controlplane.queue.outbox import ring_noted
 from cerebras_controlplane.sandbox.process import Launch, ProcessEnd, UserProcess, start
 from cerebras_controlplane.telemetry import files
+from cerebras_controlplane.worker.faults import FaultFile
 from cerebras_controlplane.worker.lease import Lease
 from cerebras_controlplane.worker.outputs import keep_summary, read_result
 from cerebras_controlplane.worker.pump import Pump
@@ -77,10 +78,10 @@ def _fail(tools: Tools, claim: Claim, error: ErrorReport) -> None:
 def _run(tools: Tools, handler: StageHandler, claim: Claim, lease: Lease, stopping: threading.Event) -> None:
     with run_directory(tools, claim) as directory:
         handler.prepare(tools, claim, directory)
-        with closing(Pump(tools, claim, directory)) as pump:
+        with closing(Pump(tools, claim, directory)) as pump, closing(FaultFile(tools, claim, directory)) as faults:
             process = start(_launch(tools, claim, directory), tools.settings.sandbox)
             try:
-                ending = _watch(tools, process, pump, lease, stopping)
+                ending = _watch(tools, process, pump, faults, lease, stopping)
             finally:
                 end = process.end_all()
             error = _error_of(end, directory, pump)
@@ -94,7 +95,6 @@ def _run(tools: Tools, handler: StageHandler, claim: Claim, lease: Lease, stoppi
 
 def _launch(tools: Tools, claim: Claim, directory: RunDirectory) -> Launch:
     phase = ["-m", LAUNCH_MODULE, "--phase", str(claim.kind), "--run-dir", str(directory.root)]
-    phase += ["--attempt", str(claim.attempt)]
     return Launch(
         user_python=tools.user_python,
         arguments=[*phase, claim.spec.script, *claim.spec.arguments],
@@ -105,11 +105,13 @@ def _launch(tools: Tools, claim: Claim, directory: RunDirectory) -> Launch:
     )
 
 
-def _watch(tools: Tools, process: UserProcess, pump: Pump, lease: Lease, stopping: threading.Event) -> Ending:
+def _watch(
+    tools: Tools, process: UserProcess, pump: Pump, faults: FaultFile, lease: Lease, stopping: threading.Event
+) -> Ending:
     """Carry what the process leaves until it ends, or until its time after being asked to end is over."""
     ending, asked, kill_at = Ending.BY_ITSELF, False, math.inf
     while process.wait(tools.settings.pump_seconds) is None and time.monotonic() < kill_at:
-        _carry(pump)
+        _carry(pump, faults)
         if lease.answer is Answer.LOST:
             break
         if ending is Ending.BY_ITSELF:
@@ -128,9 +130,10 @@ def _wish(tools: Tools, lease: Lease, stopping: threading.Event) -> tuple[Ending
     return Ending.BY_ITSELF, math.inf
 
 
-def _carry(pump: Pump) -> None:
+def _carry(pump: Pump, faults: FaultFile) -> None:
     try:
         pump.carry()
+        faults.carry()
     except OperationalError as error:
         # The files keep what could not be carried; the next round reads it again.
         log.warning("cannot reach the database", reason=type(error).__name__)

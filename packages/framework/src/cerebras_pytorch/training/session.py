@@ -57,7 +57,7 @@ class TrainingSession:
         compiled: CompiledStep,
         recorder: Recorder,
         loader: DataLoader,
-        faults: Faults | None = None,
+        faults: Faults,
     ) -> None:
         self.step = 0
         self.user_state: dict[str, JsonValue] = {}
@@ -116,7 +116,7 @@ class TrainingSession:
 
     def _prepare_step(self) -> None:
         """Before the first batch of a step."""
-        if self._faults and self._prepared_step != self.step + 1:
+        if self._prepared_step != self.step + 1:
             self._prepared_step = self.step + 1
             self._faults.before(self._prepared_step)
 
@@ -251,7 +251,7 @@ class TrainingSession:
         self.recorder.close()
 
     def _count_step(self) -> None:
-        if self._faults and self._faults.loses_system(self.step + 1):
+        if self._faults.loses_system(self.step + 1):
             self._saver.wait()  # the hosts that save live on
             self._announce()
             self._faults.lose(self.step + 1)

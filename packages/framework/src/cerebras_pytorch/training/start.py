@@ -94,7 +94,8 @@ def start_training(
         progress_watched(process, settings.deadlock_timeout_seconds, lambda: (process.last_step, clock.cycles))
     )
     recorder = Recorder(process, settings, events, clock, memory)
-    faults = _faults(process, parts, artifact.plan, clock, recorder.warning)
+    plans = partial(_faulty_plans, process, parts, artifact.plan)
+    faults = Faults(process, parts.faults or FaultPlan(), plans, clock, recorder.warning)
     session = TrainingSession(process, settings, compiled, recorder, parts.loader, faults)
     if settings.profile_steps:
         session.profile(*settings.profile_steps)
@@ -112,15 +113,10 @@ def start_training(
     return session, compiled.model
 
 
-def _faults(
-    process: Process, parts: Parts, plan: Plan, clock: DeviceClock, tell: Callable[[str], None]
-) -> Faults | None:
-    """What the configuration wants to go wrong; the artifact's kernel graph is planned anew for it."""
-    if parts.faults is None or not parts.faults.events:
-        return None
+def _faulty_plans(process: Process, parts: Parts, plan: Plan) -> FaultyPlans:
+    """The artifact's kernel graph is planned anew for what goes wrong."""
     graph = parse_graph((process.run_directory.compile / KERNELS_FILE).read_text(encoding="utf-8"))
-    plans = FaultyPlans(plan, graph, parts.options, load_system(parts.options.system))
-    return Faults(process, parts.faults, plans, clock, tell)
+    return FaultyPlans(plan, graph, parts.options, load_system(parts.options.system))
 
 
 def _moved_bytes(artifact: Artifact, model: nn.Module) -> int:

@@ -27,9 +27,9 @@ class SummaryFile:
         self._write(to_disk=True)
 
     @property
-    def losses_before(self) -> int:
-        """How many of the attempts before this one ended because the system was lost."""
-        return sum(attempt.error == ErrorCode.RUN_SYSTEM_LOST for attempt in self._earlier)
+    def lost_in(self) -> set[int]:
+        """The steps in which attempts before this one have lost their system."""
+        return {attempt.end_step + 1 for attempt in self._earlier if attempt.error == ErrorCode.RUN_SYSTEM_LOST}
 
     def starts_from(self, step: int) -> None:
         """This attempt goes on from a checkpoint of that step."""

@@ -31,17 +31,22 @@ class FaultSchedule:
     """Which faults begin at a step, and what is in force during it."""
 
     def __init__(self, faults: FaultPlan) -> None:
-        self._faults = faults
+        self._seed = faults.seed
+        self._events = list(faults.events)
+        self._counted_until = self._defects = 0
+
+    def add(self, fault: FaultSpec) -> None:
+        """One more, behind the others, whose draws it leaves as they are."""
+        self._events.append(fault)
         self._counted_until = self._defects = 0
 
     def beginning(self, step: int) -> list[FaultSpec]:
         """The faults that begin at a step. Drawn ones depend on the seed, the step and their place in the list."""
-        seed = self._faults.seed
-        return [fault for number, fault in enumerate(self._faults.events) if _begins(seed, number, fault, step)]
+        return [fault for number, fault in enumerate(self._events) if _begins(self._seed, number, fault, step)]
 
     def conditions(self, step: int) -> Conditions:
         """What is in force during a step: of several slow links the slowest; defects stay and add up."""
-        events = enumerate(self._faults.events)
+        events = enumerate(self._events)
         factors = [fault.factor or 1.0 for number, fault in events if self._lasts(number, fault, step)]
         stalls = [fault.seconds or 0.0 for fault in self.beginning(step) if fault.kind == "stalled_input"]
         return Conditions(max([1.0, *factors]), self._defects_until(step), sum(stalls))
@@ -50,10 +55,6 @@ class FaultSchedule:
         """Whether the system is lost in this step."""
         return any(fault.kind == "lose_system" for fault in self.beginning(step))
 
-    def losses_until(self, step: int) -> int:
-        """In how many steps the system was lost, this step included."""
-        return sum(self.loses_system(one) for one in range(1, step + 1))
-
     def _lasts(self, number: int, fault: FaultSpec, step: int) -> bool:
         """Whether a link is slow during a step since one before it, or since this one."""
         if fault.kind != "slow_link":
@@ -61,7 +62,7 @@ class FaultSchedule:
         if fault.steps is None:
             return fault.step is not None and fault.step <= step
         steps = range(max(1, step - fault.steps + 1), step + 1)
-        return any(_begins(self._faults.seed, number, fault, one) for one in steps)
+        return any(_begins(self._seed, number, fault, one) for one in steps)
 
     def _defects_until(self, step: int) -> int:
         """Counted on from the step that was last asked for."""

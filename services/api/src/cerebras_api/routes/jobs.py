@@ -5,10 +5,11 @@ from typing import Annotated
 from fastapi import APIRouter, BackgroundTasks, Header, Query, Response
 
 from cerebras_api.context import InContext
+from cerebras_contract.faults import SentFault
 from cerebras_contract.jobs import JobEventList, JobPage, JobSpec, JobView
 from cerebras_contract.wire import IDEMPOTENCY_HEADER
 from cerebras_controlplane.db import reading
-from cerebras_controlplane.jobs import repository, service
+from cerebras_controlplane.jobs import faults, repository, service
 from cerebras_controlplane.queue.outbox import ring_noted
 
 IdempotencyKey = Annotated[str | None, Header(alias=IDEMPOTENCY_HEADER, min_length=1, max_length=200)]
@@ -51,6 +52,12 @@ def show_job(context: InContext, job_id: str) -> JobView:
 def cancel_job(context: InContext, job_id: str) -> JobView:
     """Ask a job to end; one that has ended stays as it is."""
     return service.cancel(context.sessions, job_id)
+
+
+@router.post("/{job_id}/faults", status_code=202)
+def send_fault(context: InContext, job_id: str, fault: SentFault, idempotency_key: IdempotencyKey = None) -> JobView:
+    """Send a fault to a job that trains, or that will: at a step, or at the next one that begins."""
+    return faults.send_fault(context.sessions, job_id, fault, idempotency_key)
 
 
 @router.get("/{job_id}/events")

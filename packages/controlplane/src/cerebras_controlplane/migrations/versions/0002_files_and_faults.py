@@ -1,4 +1,4 @@
-"""Files that a job's process has left beside its checkpoints."""
+"""Files that a job's process has left beside its checkpoints, and faults that are sent to it."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -22,7 +22,18 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["job_number"], ["jobs.number"], name="fk_job_files_job_number"),
         sa.PrimaryKeyConstraint("job_number", "name", name="pk_job_files"),
     )
+    op.create_table(
+        "job_faults",
+        sa.Column("job_number", INTEGER, nullable=False),
+        sa.Column("number", INTEGER, nullable=False),
+        sa.Column("fault", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("idempotency_key", sa.String(), nullable=True),
+        sa.Column("delivered", sa.Boolean(), nullable=False),
+        sa.ForeignKeyConstraint(["job_number"], ["jobs.number"], name="fk_job_faults_job_number"),
+        sa.PrimaryKeyConstraint("job_number", "number", name="pk_job_faults"),
+    )
 
 
 def downgrade() -> None:
+    op.drop_table("job_faults")
     op.drop_table("job_files")
