@@ -127,7 +127,8 @@ def test_a_job_without_artifact_or_checkpoint_says_so(client: TestClient) -> Non
     upload(client)
     job_id = client.post("/v1/jobs", json=SPEC).json()["id"]
     assert client.get(f"/v1/jobs/{job_id}/checkpoints").json() == {"checkpoints": []}
-    for path in ("artifact", "artifact/files/plan.json", "checkpoints/3/files/model.safetensors"):
+    assert client.get(f"/v1/jobs/{job_id}/files").json() == {"files": []}
+    for path in ("artifact", "artifact/files/plan.json", "checkpoints/3/files/model.safetensors", "files/profile.json"):
         assert client.get(f"/v1/jobs/{job_id}/{path}").status_code == 404
 
 
@@ -159,6 +160,9 @@ def test_every_route_is_documented(client: TestClient) -> None:
         "/v1/jobs",
         "/v1/jobs/{job_id}",
         "/v1/jobs/{job_id}/cancel",
+        "/v1/jobs/{job_id}/faults",
+        "/v1/jobs/{job_id}/files",
+        "/v1/jobs/{job_id}/files/{name}",
         "/v1/jobs/{job_id}/events",
         "/v1/jobs/{job_id}/logs",
         "/v1/jobs/{job_id}/metrics",

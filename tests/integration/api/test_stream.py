@@ -10,10 +10,10 @@ import pytest
 from fastapi.testclient import TestClient
 from tests.integration.workers.harness import tar_of
 
-from cerebras_contract.artifacts import Versions
 from cerebras_contract.events import MetricEvent
 from cerebras_contract.states import StageKind
 from cerebras_controlplane.artifacts import repository as artifacts
+from cerebras_controlplane.artifacts.keys import MadeWith
 from cerebras_controlplane.db import Sessions, writing
 from cerebras_controlplane.jobs import finish
 from cerebras_controlplane.jobs.claim import Claim, claim_stage, hold
@@ -34,7 +34,7 @@ class Received:
 
 def claim(sessions: Sessions, kind: StageKind) -> Claim:
     with writing(sessions) as session:
-        register_worker(session, "w", kind, Versions(compiler="1", torch="1"))
+        register_worker(session, "w", kind, MadeWith(compiler="1", torch="1"))
     taken = claim_stage(sessions, kind, "w", lease_seconds=600)
     assert taken is not None
     return taken
@@ -49,7 +49,7 @@ def finished_job(client: TestClient, sessions: Sessions, settings: Settings) -> 
     job_id: str = client.post("/v1/jobs", json={"bundle": sha256, "script": "train.py"}).json()["id"]
     compile_claim = claim(sessions, StageKind.COMPILE)
     with writing(sessions) as session:
-        artifacts.register(session, compile_claim.source_key, Versions(compiler="1", torch="1"), "cs_1", [])
+        artifacts.register(session, compile_claim.source_key, MadeWith(compiler="1", torch="1"), "cs_1", [])
         finish.skip(session, hold(session, compile_claim), "cs_1")
     execute_claim, blobs = claim(sessions, StageKind.EXECUTE), BlobStore(settings.blob_folder)
     for step, chunk in enumerate(CHUNKS):

@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from cerebras_contract.artifacts import Versions
 from cerebras_contract.configuration import RunConfiguration
 from cerebras_contract.jobs import JobSpec
 from cerebras_contract.states import StageKind
+from cerebras_controlplane.artifacts.keys import MadeWith
 from cerebras_controlplane.db import Sessions, writing
 from cerebras_controlplane.jobs.service import submit
 from cerebras_controlplane.jobs.workers import register_worker
 from cerebras_controlplane.models import Bundle, StoredFile
 
-VERSIONS = Versions(compiler="0.1", torch="2.13")
+VERSIONS = MadeWith(compiler="0.1", torch="2.13")
 SHA256 = "a" * 64
 
 

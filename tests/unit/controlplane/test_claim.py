@@ -3,9 +3,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.unit.controlplane.factories import VERSIONS, make_job, make_worker
 
-from cerebras_contract.artifacts import Versions
 from cerebras_contract.errors import ErrorCode
 from cerebras_contract.states import JobStatus, StageKind, StageStatus
+from cerebras_controlplane.artifacts.keys import MadeWith
 from cerebras_controlplane.artifacts.repository import register
 from cerebras_controlplane.db import Sessions, now, reading, writing
 from cerebras_controlplane.jobs import finish, service
@@ -89,7 +89,7 @@ def test_a_known_artifact_skips_compile_at_submit(sessions: Sessions) -> None:
     assert [stage.status for stage in again.stages] == [StageStatus.SKIPPED, StageStatus.QUEUED]
     assert again.artifact_key == "cs_1"
     with writing(sessions) as session:
-        register(session, taken.source_key, Versions(compiler="0.2", torch="2.13"), "cs_2", [])
+        register(session, taken.source_key, MadeWith(compiler="0.2", torch="2.13"), "cs_2", [])
     assert job_of(sessions, make_job(sessions, model={"known": 1})).artifact_key == "cs_1"
 
 

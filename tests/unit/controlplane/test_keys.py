@@ -2,20 +2,20 @@ from typing import Any
 
 import pytest
 
-from cerebras_contract.artifacts import Versions
 from cerebras_contract.errors import ErrorCode, ReportedError
 from cerebras_contract.jobs import JobSpec
-from cerebras_controlplane.artifacts.keys import input_key, source_key
+from cerebras_controlplane.artifacts.keys import MadeWith, input_key, source_key
 from cerebras_controlplane.models import StoredFile
+from cerebras_controlplane.sandbox.user_python import processor
 
 FILES = {"train.py": "1" * 64, "run.yaml": "2" * 64}
-VERSIONS = Versions(compiler="1", torch="2")
+VERSIONS = MadeWith(compiler="1", torch="2")
 RUNCONFIG = {"max_steps": 10}
 
 
 def key(
     files: dict[str, str] | None = None,
-    versions: Versions = VERSIONS,
+    versions: MadeWith = VERSIONS,
     **changes: Any,
 ) -> str:
     spec = JobSpec.model_validate(
@@ -28,7 +28,7 @@ def key(
         | changes
     )
     stored = [StoredFile(name=n, sha256=s, size_bytes=1) for n, s in (files or FILES).items()]
-    return input_key(source_key(stored, spec), versions)
+    return input_key(source_key(stored, spec), versions.for_job(spec))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_what_does_not_change_the_program_keeps_the_key(changes: dict[str, Any])
         {"script": "run.yaml"},
         {"arguments": ["--wide"]},
         {"configuration": {"runconfig": {"system": "cs-3"}}},
-        {"versions": Versions(compiler="2", torch="2")},
+        {"versions": MadeWith(compiler="2", torch="2")},
         {"configuration": {"model": {"width": 8}}},
         {"configuration": {"train_input": {"batch_size": 8}}},
         {"configuration": {"runconfig": {"num_csx": 2}}},
@@ -63,6 +63,15 @@ def test_what_does_not_change_the_program_keeps_the_key(changes: dict[str, Any])
 )
 def test_what_changes_the_program_changes_the_key(changes: dict[str, Any]) -> None:
     assert key(**changes) != key()
+
+
+def test_the_processor_counts_where_code_is_generated() -> None:
+    here, there = (MadeWith(compiler="1", torch="2", processor=name) for name in ("here", "there"))
+    generated = {"configuration": {"runconfig": {"codegen": "inductor"}}}
+    assert key(versions=here) == key(versions=there) == key()
+    assert key(versions=here, **generated) != key(versions=there, **generated)
+    assert processor() == processor()
+    assert len(processor().split()) > 2
 
 
 def own_system(path: str, **files: str) -> str:

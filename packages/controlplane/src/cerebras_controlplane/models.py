@@ -191,7 +191,7 @@ class Ring(Base):
 
 
 class Worker(Base):
-    """A worker that was heard of, and the versions in its user's Python."""
+    """A worker that was heard of, the versions in its user's Python, and what generated code is for."""
 
     __tablename__ = "workers"
 
@@ -201,6 +201,7 @@ class Worker(Base):
     busy_with: Mapped[str | None]
     compiler_version: Mapped[str]
     torch_version: Mapped[str]
+    processor: Mapped[str]
 
 
 class Artifact(Base):

@@ -19,7 +19,7 @@ def file_response(blobs: BlobStore, files: list[StoredFile], name: str) -> Strea
             ErrorReport(
                 code=ErrorCode.NOT_FOUND,
                 message=f"there is no file {name!r}",
-                advice=f"There are: {', '.join(file.name for file in files)}.",
+                advice=f"There are: {', '.join(file.name for file in files)}." if files else "There is none so far.",
             )
         )
     return StreamingResponse(

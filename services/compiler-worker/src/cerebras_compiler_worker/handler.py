@@ -23,7 +23,7 @@ class CompileHandler(StageHandler):
     def settle(self, tools: Tools, claim: Claim) -> bool:
         """Skip the stage if its artifact was compiled before, perhaps while it waited."""
         with writing(tools.sessions) as session:
-            artifact_key = find_compiled(session, claim.source_key, tools.user_python.versions)
+            artifact_key = find_compiled(session, claim.source_key, tools.user_python.made_with.for_job(claim.spec))
             if artifact_key is not None:
                 finish.skip(session, hold(session, claim), artifact_key)
         return artifact_key is not None
@@ -47,5 +47,6 @@ class CompileHandler(StageHandler):
             ) from None
         with writing(tools.sessions) as session:
             stage = hold(session, claim)
-            register(session, claim.source_key, tools.user_python.versions, kept.artifact_key, kept.files)
+            made_with = tools.user_python.made_with.for_job(claim.spec)
+            register(session, claim.source_key, made_with, kept.artifact_key, kept.files)
             stage.job.artifact_key = kept.artifact_key

@@ -13,6 +13,17 @@ from cerebras_contract.systems import DEFAULT_SYSTEM, is_system_file, load_syste
 from cerebras_controlplane.models import StoredFile
 
 
+class MadeWith(Versions):
+    """What a worker compiles with. `processor` counts where machine code is generated."""
+
+    processor: str | None = None
+
+    def for_job(self, spec: JobSpec) -> "MadeWith":
+        """What of it decides what compile makes of this job."""
+        generates_code = spec.configuration.runconfig.codegen == "inductor"
+        return self if generates_code else self.model_copy(update={"processor": None})
+
+
 def source_key(files: list[StoredFile], spec: JobSpec) -> str:
     """Digest of code, script, arguments, compile-time configuration and machine: what a submit knows.
 
@@ -55,6 +66,6 @@ def _system(files: list[StoredFile], spec: JobSpec) -> JsonValue:
     return digest
 
 
-def input_key(source: str, versions: Versions) -> str:
-    """The source key together with the versions that compile it."""
-    return sha256_of_json({"source": source, "versions": versions.model_dump(mode="json")})
+def input_key(source: str, made_with: MadeWith) -> str:
+    """The source key together with what compiles it."""
+    return sha256_of_json({"source": source, "versions": made_with.model_dump(mode="json", exclude_none=True)})

@@ -2,27 +2,26 @@
 
 from sqlalchemy.orm import Session
 
-from cerebras_contract.artifacts import Versions
 from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
 from cerebras_contract.jobs import ArtifactView
-from cerebras_controlplane.artifacts.keys import input_key
+from cerebras_controlplane.artifacts.keys import MadeWith, input_key
 from cerebras_controlplane.db import now
 from cerebras_controlplane.models import Artifact, InputKey, Job, StoredFile
 
 
-def find_compiled(session: Session, source: str, versions: Versions) -> str | None:
+def find_compiled(session: Session, source: str, made_with: MadeWith) -> str | None:
     """The key of the artifact that was compiled from a source key with these versions."""
-    known = session.get(InputKey, input_key(source, versions))
+    known = session.get(InputKey, input_key(source, made_with))
     return None if known is None else known.artifact_key
 
 
-def register(session: Session, source: str, versions: Versions, artifact_key: str, files: list[StoredFile]) -> None:
+def register(session: Session, source: str, made_with: MadeWith, artifact_key: str, files: list[StoredFile]) -> None:
     """Keep an artifact whose files are blobs, and which input key leads to it. The first of a key stays."""
     if session.get(Artifact, artifact_key) is None:
         size_bytes = sum(file.size_bytes for file in files)
         session.add(Artifact(artifact_key=artifact_key, created_at=now(session), size_bytes=size_bytes, files=files))
         session.flush()
-    session.merge(InputKey(input_key=input_key(source, versions), artifact_key=artifact_key))
+    session.merge(InputKey(input_key=input_key(source, made_with), artifact_key=artifact_key))
 
 
 def artifact_of(session: Session, job: Job) -> Artifact:

@@ -120,8 +120,8 @@ def _queue_first_stage(session: Session, job: Job) -> None:
     """Queue compile; where its artifact is known already, skip it and queue execute."""
     compile_stage = job.stages[0]
     finish.queue(session, compile_stage, "submitted")
-    for versions in live_versions(session):
-        artifact_key = find_compiled(session, compile_stage.source_key, versions)
+    for made_with in live_versions(session):
+        artifact_key = find_compiled(session, compile_stage.source_key, made_with.for_job(job.spec))
         if artifact_key is not None:
             return finish.skip(session, compile_stage, artifact_key)
     return None

@@ -3,10 +3,10 @@
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from cerebras_contract.artifacts import Versions
 from cerebras_contract.states import StageKind, StageStatus
 from cerebras_contract.systems import system_names
 from cerebras_contract.wire import ClusterView, WorkerView
+from cerebras_controlplane.artifacts.keys import MadeWith
 from cerebras_controlplane.db import now
 from cerebras_controlplane.jobs.repository import count_stages
 from cerebras_controlplane.models import Worker
@@ -15,7 +15,7 @@ ALIVE_SECONDS = 15.0
 FORGOTTEN_SECONDS = 3600.0
 
 
-def register_worker(session: Session, name: str, kind: StageKind, versions: Versions) -> None:
+def register_worker(session: Session, name: str, kind: StageKind, made_with: MadeWith) -> None:
     """Note that a worker lives and has nothing to do."""
     session.merge(
         Worker(
@@ -23,8 +23,9 @@ def register_worker(session: Session, name: str, kind: StageKind, versions: Vers
             kind=kind,
             last_seen=now(session),
             busy_with=None,
-            compiler_version=versions.compiler,
-            torch_version=versions.torch,
+            compiler_version=made_with.compiler,
+            torch_version=made_with.torch,
+            processor=made_with.processor or "",
         )
     )
 
@@ -35,14 +36,14 @@ def hear_of_worker(session: Session, name: str, job_id: str) -> None:
     worker.last_seen, worker.busy_with = now(session), job_id
 
 
-def live_versions(session: Session) -> list[Versions]:
-    """The distinct versions that live compile workers would compile with."""
-    pairs = session.execute(
-        select(Worker.compiler_version, Worker.torch_version)
+def live_versions(session: Session) -> list[MadeWith]:
+    """What live compile workers would compile with, each once."""
+    rows = session.execute(
+        select(Worker.compiler_version, Worker.torch_version, Worker.processor)
         .where(Worker.kind == StageKind.COMPILE, Worker.last_seen > now(session) - ALIVE_SECONDS)
         .distinct()
     )
-    return [Versions(compiler=compiler, torch=torch) for compiler, torch in pairs]
+    return [MadeWith(compiler=compiler, torch=torch, processor=processor) for compiler, torch, processor in rows]
 
 
 def view_cluster(session: Session) -> ClusterView:

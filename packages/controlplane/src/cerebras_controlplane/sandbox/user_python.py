@@ -1,14 +1,17 @@
 """The user's Python: where it lives, and which versions it compiles with."""
 
+import hashlib
 import json
+import platform
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from cerebras_contract.artifacts import Versions
 from cerebras_contract.errors import ErrorCode, ErrorReport, ReportedError
+from cerebras_controlplane.artifacts.keys import MadeWith
 
 PROBE_SECONDS = 60
+CPU = Path("/proc/cpuinfo")
 PROBE = """
 import importlib.metadata, json, os, sys
 def version(name):
@@ -26,11 +29,11 @@ print(json.dumps({
 
 @dataclass(frozen=True)
 class UserPython:
-    """An interpreter, the places it reads from, and the versions that are ingredients of an input key."""
+    """An interpreter, the places it reads from, and what of it is an ingredient of an input key."""
 
     executable: Path
     places: tuple[Path, ...]
-    versions: Versions
+    made_with: MadeWith
 
 
 def probe_user_python(executable: Path, environment: dict[str, str]) -> UserPython:
@@ -58,8 +61,20 @@ def probe_user_python(executable: Path, environment: dict[str, str]) -> UserPyth
     return UserPython(
         executable=executable,
         places=_without_covered([place for place in places if place.exists()]),
-        versions=Versions(compiler=found["compiler"], torch=found["torch"]),
+        made_with=MadeWith(compiler=found["compiler"], torch=found["torch"], processor=processor()),
     )
+
+
+def processor() -> str:
+    """The processor's model and a digest of what it can do, which code that is generated here may use."""
+    try:
+        lines = CPU.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # not Linux
+        return f"{platform.machine()} {platform.processor()}"
+    fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    features = fields.get("flags", fields.get("Features", ""))
+    digest = hashlib.sha256(" ".join(sorted(features.split())).encode()).hexdigest()[:16]
+    return f"{platform.machine()} {fields.get('model name', '')} {digest}"
 
 
 def _without_covered(places: list[Path]) -> tuple[Path, ...]:

@@ -73,7 +73,7 @@ def _work_once(tools: Tools, handler: StageHandler, stopping: threading.Event) -
     settings = tools.settings
     try:
         with writing(tools.sessions) as session:
-            register_worker(session, settings.worker_name, handler.kind, tools.user_python.versions)
+            register_worker(session, settings.worker_name, handler.kind, tools.user_python.made_with)
         claim = claim_stage(tools.sessions, handler.kind, settings.worker_name, settings.lease_seconds)
     except OperationalError as error:
         log.warning("cannot reach the database", reason=type(error).__name__)

@@ -1,4 +1,4 @@
-"""Files that a job's process has left beside its checkpoints, and faults that are sent to it."""
+"""Files that a job's process has left beside its checkpoints, faults that are sent to it, and a worker's processor."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -12,6 +12,9 @@ INTEGER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
+    with op.batch_alter_table("workers") as workers:  # those that live register again
+        workers.add_column(sa.Column("processor", sa.String(), nullable=False, server_default=""))
+        workers.alter_column("processor", server_default=None)
     op.create_table(
         "job_files",
         sa.Column("job_number", INTEGER, nullable=False),
@@ -35,5 +38,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    op.drop_column("workers", "processor")
     op.drop_table("job_faults")
     op.drop_table("job_files")
