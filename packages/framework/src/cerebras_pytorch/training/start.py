@@ -18,7 +18,7 @@ from cerebras_pytorch.capture.optimizer import constants_of
 from cerebras_pytorch.data.loader import DataLoader
 from cerebras_pytorch.deferred.tape import Tape
 from cerebras_pytorch.events import EventWriter
-from cerebras_pytorch.memory import PeakMemory
+from cerebras_pytorch.memory import PeakMemory, freed_memory_kept
 from cerebras_pytorch.nn import bare_module
 from cerebras_pytorch.process import Process
 from cerebras_pytorch.settings import RunSettings
@@ -70,6 +70,7 @@ def start_training(
     Raises `ArtifactMismatch` where the artifact does not fit the parts, `ReportedError` where the model has no values.
     """
     artifact = load_artifact(process.run_directory.compile)
+    put_back.enter_context(freed_memory_kept())
     memory = PeakMemory(artifact.plan.memory.host_peak_bytes, _moved_bytes(artifact, parts.model))
     _check(artifact.manifest, parts)
     memory_of = _memory(process, artifact)

@@ -95,9 +95,8 @@ def _moved(operations: Sequence[Node], place: int) -> int:
     so that a layer has its own."""
     while place < len(operations) and operations[place].target is operator.getitem:
         place += 1
-    while (
-        place and _is_view(operations[place - 1]) and not operations[place - 1].users.keys() & set(operations[:place])
-    ):
+    before = set(operations[:place])
+    while place and _is_view(operations[place - 1]) and not before & operations[place - 1].users.keys():
         place -= 1
     return place
 
