@@ -107,11 +107,10 @@ def test_where_it_runs_no_compiler_is_needed_and_none_is_called(made, tmp_path):
     assert not list((elsewhere / "cache").rglob("*.so"))
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_where_it_runs_there_may_be_other_numbers_of_threads(made, tmp_path, threads):
+def test_where_it_runs_there_may_be_another_number_of_threads(made, tmp_path):
     folder, losses = made
     shutil.copytree(folder / "compile", tmp_path / "compile")
-    again, printed = run(tmp_path, "inductor", path="", threads=threads)
+    again, printed = run(tmp_path, "inductor", path="", threads=3)
     assert "nothing changed, not compiling" in printed
     assert numbers(again) == pytest.approx(numbers(losses), rel=1e-4)
 
@@ -164,7 +163,7 @@ def test_where_weights_stream_code_is_of_layers(tmp_path):
         with in_folder(tmp_path / codegen), cbt.init_context() as context:
             context.set_run_config(cbt.utils.config.RunConfig(codegen=codegen, execution_mode="weight_streaming"))
             model = nn.Sequential(*(nn.Linear(2100, 2100) for _ in range(3)))  # of more bytes than share a segment
-            optimizer, criterion = torch.optim.AdamW(model.parameters(), lr=1e-4), nn.MSELoss()
+            optimizer, criterion = torch.optim.SGD(model.parameters(), lr=0.1), nn.MSELoss()
             loader = cbt.utils.data.DataLoader([(torch.randn(4, 2100), torch.randn(4, 2100))] * 3)
             compiled = cbt.compile(model, optimizer, criterion, loader)
             losses[codegen] = [compiled.train_step(*batch).item() for batch in loader]

@@ -91,6 +91,7 @@ INDEXED = {
     "gather": (lambda read, index: torch.gather(read, 0, index.view(1, 2)), [0, 3], 4, -1),
     "index_select": (lambda read, index: torch.index_select(read, 1, index), [0, 2], 3, -1),
     "index": (lambda read, index: read[:, index], [-3, 2], 3, -4),
+    "the same index twice": (lambda read, index: read[index, index], [-3, 2], 3, -4),
     "index_put": (lambda read, index: read.index_put((index,), torch.ones(3)), [-4, 3], 4, -5),
     "scatter": (lambda read, index: read.scatter(1, index.view(1, 2), 1.0), [0, 2], 3, -1),
 }

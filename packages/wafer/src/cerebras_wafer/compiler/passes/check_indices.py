@@ -39,7 +39,7 @@ def with_checked_indices(program: GraphModule) -> GraphModule | None:
     graph.output(graph.graph_copy(program.graph, {}))
     checks = []
     for node in list(graph.nodes):
-        for index, first, end in list(_indices(node)):
+        for index, (first, end) in _ranges(node).items():
             with graph.inserting_before(node):
                 checks.append(_check(graph, node, index, first, end))
     if not checks:
@@ -56,7 +56,16 @@ def with_checked_indices(program: GraphModule) -> GraphModule | None:
 
 def has_indices(program: GraphModule) -> bool:
     """Whether `with_checked_indices` finds any."""
-    return any(True for node in program.graph.nodes for _ in _indices(node))
+    return any(_ranges(node) for node in program.graph.nodes)
+
+
+def _ranges(node: Node) -> dict[Node, tuple[int, int]]:
+    """The range that each index of an operation has to be in; of one for several dimensions, that of all."""
+    ranges: dict[Node, tuple[int, int]] = {}
+    for index, first, end in _indices(node):
+        lowest, highest = ranges.get(index, (first, end))
+        ranges[index] = max(lowest, first), min(highest, end)
+    return ranges
 
 
 def _indices(node: Node) -> Iterator[tuple[Node, int, int]]:
