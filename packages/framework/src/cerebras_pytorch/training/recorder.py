@@ -106,11 +106,11 @@ class Recorder:
         """A checkpoint is complete in `folder`, inside the run directory `root`."""
         path = folder.relative_to(root)
         self._checkpoints += 1
+        self._summary.reached(step)
+        self.wrote(self._summary.path)  # first: who goes on from the checkpoint knows of this attempt
         keep, keep_every = self._settings.keep_checkpoints, self._settings.keep_checkpoints_every
         self._events.append(CheckpointEvent, step=step, path=str(path), keep=keep, keep_every=keep_every)
         logger.info(f"Saved checkpoint at step {step}: {path}")
-        self._summary.reached(step)
-        self.wrote(self._summary.path)
 
     def wrote(self, path: Path) -> None:
         """A file is complete that a job is to keep, if it is in the run directory."""
