@@ -88,6 +88,21 @@ class Restarted:
             yield torch.randn(BATCH, 1, 6, 6) + self.epochs, torch.full((BATCH,), number % 3)
 
 
+class Remembers(torch.utils.data.Sampler[int]):
+    """Draws at random from what it has drawn before, in other epochs, too."""
+
+    def __init__(self) -> None:
+        self.last = 0
+
+    def __len__(self):
+        return 48
+
+    def __iter__(self):
+        for _ in range(48):
+            self.last = (self.last + int(torch.randint(1, 48, ()))) % 48
+            yield self.last
+
+
 SOURCES = {
     "map": lambda: torch.utils.data.DataLoader(dataset(48), BATCH, shuffle=True),
     "stream": lambda: torch.utils.data.DataLoader(Numbers(), BATCH),
@@ -117,6 +132,17 @@ def taken(source, prefetch_batches, epochs=3, past=None):
 def test_any_source_is_prefetched_and_epochs_may_be_left_early(name, ahead):
     assert taken(SOURCES[name](), ahead) == taken(SOURCES[name](), 0)
     assert not multiprocessing.active_children()
+
+
+def test_a_sampler_with_a_memory_is_passed_by_as_it_was_drawn():
+    """By as many batches, from the same seed."""
+
+    def make():
+        return torch.utils.data.DataLoader(dataset(48), BATCH, sampler=Remembers())
+
+    whole = taken(make(), 0)
+    left = [EpochRecord(batches=4, trained=True), EpochRecord(batches=3, trained=True)]
+    assert taken(make(), 0, epochs=2, past=Position(left))[0][0] == whole[1][3]
 
 
 @pytest.mark.parametrize("name", ["map", "stream", "iterable", "list"])

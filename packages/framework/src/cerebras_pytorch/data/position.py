@@ -97,7 +97,7 @@ class Feed:
     def pass_by(self, number: int, record: EpochRecord) -> None:
         """An epoch that is trained on already: what may remember it is brought to where it was."""
         if self._positioned is not None:
-            self._sampler_of(self._positioned).pass_by(number, record)
+            self._sampler_of(self._positioned).pass_by(self.seed, number, record)
         elif _may_remember(self._source) and not self.goes_on:
             for _ in islice(self._by_replay(number, None), record.batches + record.ended):
                 pass
@@ -204,13 +204,12 @@ class _PositionedBatches(Sampler[list[int]]):
         """What the next iteration is to yield."""
         self._seed, self._epoch, self._skipped = seed, epoch, skipped
 
-    def pass_by(self, epoch: int, record: EpochRecord) -> None:
-        """Draw the indices of an epoch, for a sampler that may count its epochs; torch's own do not."""
+    def pass_by(self, seed: int, epoch: int, record: EpochRecord) -> None:
+        """Draw the indices of an epoch, for a sampler that may remember its epochs; torch's own do not."""
         if not self._is_torchs:
-            self.begin(self._seed, epoch, record.batches)
-            for _ in self:
-                if not record.ended:
-                    return
+            self.begin(seed, epoch, 0)
+            for _ in islice(self, record.batches + record.ended):
+                pass
 
     def __len__(self) -> int:
         return len(self._batches)
